@@ -19,12 +19,7 @@ class ArrayFileError(ValueError):
 
 
 def read_archive(file: pathlib.Path | IO[bytes]) -> dict[str, Any]:
-    """The arrays of an .npz file, by name, checked by their checksums.
-
-    Raises:
-      ArrayFileError: if it is no such file, or is damaged.
-      OSError: if it cannot be opened.
-    """
+    """The arrays of an .npz file, by name, checked by their checksums; ArrayFileError if it is none or damaged."""
     with _in_our_words("it is no file of named NumPy arrays (.npz)"):
         content = np.load(file, allow_pickle=False)
         if isinstance(content, np.ndarray):
@@ -39,12 +34,7 @@ def write_archive(file: pathlib.Path, arrays: Mapping[str, Any]) -> None:
 
 
 def read_array(file: pathlib.Path | IO[bytes], *, mapped: bool = False) -> np.ndarray:
-    """The array of an .npy file; ``mapped``: its content stays on the disk until it is used.
-
-    Raises:
-      ArrayFileError: if it is no such file, or is damaged.
-      OSError: if it cannot be opened.
-    """
+    """The array of an .npy file; ``mapped``: its content stays on the disk until it is used. As ``read_archive``."""
     with _in_our_words("it is no file of a NumPy array (.npy)"):
         array = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
     if not isinstance(array, np.ndarray):

@@ -31,12 +31,7 @@ def json_checksum(content: Any) -> str:
 
 
 def compare(folder: pathlib.Path, written: Mapping[str, list]) -> None:
-    """Compares files of ``folder`` with what ``file_checksums`` said of them.
-
-    Raises:
-      Damaged: for the first file that is missing or has another content.
-      OSError: if a file is there and cannot be read.
-    """
+    """Raises Damaged for the first file of ``folder`` that is missing or not as ``file_checksums`` said of it."""
     for name, (size, digest) in written.items():
         path = folder / name
         if not path.is_file():
@@ -53,12 +48,7 @@ def write(folder: pathlib.Path) -> None:
 
 
 def check(folder: pathlib.Path, only: str | None = None) -> None:
-    """Reads all files of ``folder``, or ``only`` one, and compares them with ``checksums.json``.
-
-    Raises:
-      Damaged: for the first file that is missing or has another content, ``checksums.json`` itself included.
-      OSError: if a file is there and cannot be read.
-    """
+    """Compares all files of ``folder``, or ``only`` one, with ``checksums.json``; Damaged for one that differs."""
     compare(folder, {name: value for name, value in _written(folder).items() if only in (None, name)})
 
 

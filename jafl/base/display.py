@@ -26,12 +26,6 @@ def printable(text: str) -> str:
 
     A name may hold such characters, and a terminal or a browser would obey them.
 
-    Args:
-      text: any text, in one line.
-
-    Returns:
-      The text, as safe to show as it looks.
-
     Examples:
       >>> print(printable("red\\x1b[31m"))
       red\\x1b[31m
@@ -68,13 +62,7 @@ def shortened(text: str, length: int = 60) -> str:
 
 
 def card(title: str, facts: Mapping[str, Any], picture: str = "") -> str:
-    """HTML: a table of facts, with a picture beside it.
-
-    Args:
-      title: above the table.
-      facts: {what: number or text}; texts are escaped.
-      picture: an SVG of this module; "" for none.
-    """
+    """HTML: a table of ``facts``, numbers and texts to be escaped, below ``title``; beside it ``picture``, an SVG."""
     cell = "text-align:left;padding:1px 8px 1px 0"
     rows = "".join(
         f'<tr><td style="{cell}">{html.escape(name)}</td>'
@@ -89,14 +77,7 @@ def card(title: str, facts: Mapping[str, Any], picture: str = "") -> str:
 
 
 def line_chart(across: Sequence[float], values: Sequence[float], horizontal: str, vertical: str) -> str:
-    """SVG: a line through the points that are finite; "" if there are none.
-
-    Args:
-      across: [n] increasing numbers.
-      values: [n] numbers.
-      horizontal: what ``across`` is.
-      vertical: what ``values`` are.
-    """
+    """SVG: a line through the points (``across``, ``values``), both [n], that are finite; "" if there are none."""
     points = np.array([across, values], np.float64).T
     points = points[np.isfinite(points).all(axis=1)]
     if not len(points):
@@ -126,13 +107,9 @@ def histogram(values: np.ndarray, horizontal: str, vertical: str) -> str:
 
 
 def bars(parts: Sequence[np.ndarray], horizontal: str, title: str, ends: tuple[Any, Any]) -> str:
-    """SVG: bars side by side, each of parts on top of each other.
+    """SVG: bars side by side, each of parts on top of each other; of each part the heights, [bars] of at least 0.
 
-    Args:
-      parts: of each part its height in every bar, [bars] numbers of at least 0; as many as there are colors at most.
-      horizontal: what the bars are.
-      title: above the picture.
-      ends: what stands below the first bar and below the last one.
+    There are as many parts as colors at most. ``ends`` stand below the first bar and below the last one.
     """
     heights = np.asarray(parts, np.float64)
     tops = np.cumsum(heights, axis=0)
@@ -150,12 +127,7 @@ def bars(parts: Sequence[np.ndarray], horizontal: str, title: str, ends: tuple[A
 
 
 def flow(steps: Sequence[str], below: Mapping[int, str] | None = None) -> str:
-    """SVG: boxes with arrows from each to the next one.
-
-    Args:
-      steps: what stands in the boxes.
-      below: {place: text}: a box below the box at this place, with arrows in both directions.
-    """
+    """SVG: boxes with arrows from each to the next one; ``below``: {place: text} of boxes below, arrows both ways."""
     gap, height, below = 22, 26, below or {}
     widths = [16 + 6.6 * len(step) for step in steps]
     lefts = np.cumsum([0.0, *(width + gap for width in widths[:-1])]) + 2

@@ -56,11 +56,9 @@ class MissingLibraryError(SettingError, ImportError):
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """A context for imports of libraries that may be missing.
+    """A context for imports: MissingLibraryError where a library of an extra is not installed.
 
-    Raises:
-      MissingLibraryError: where a library of an extra is not installed. Other import errors pass as they are, also
-        those of a library that is there and lacks another one.
+    Other errors pass as they are, also those of a library that is there and lacks another one.
     """
     try:
         yield
@@ -72,14 +70,7 @@ def importing() -> Iterator[None]:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module of an extra could be imported; does not import it.
-
-    Args:
-      module: its name, as in ``EXTRAS``.
-
-    Returns:
-      True or False.
-    """
+    """Whether a module of ``EXTRAS`` could be imported; does not import it."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # as where something has put None in the module's place
@@ -93,18 +84,7 @@ def require_library(module: str) -> None:
 
 
 def file_of_library(module: str, path: str) -> pathlib.Path | None:
-    """A file that a library of an extra comes with; nothing of the library is imported.
-
-    Args:
-      module: its name, as in ``EXTRAS``.
-      path: of the file in the library's folder.
-
-    Returns:
-      The file, or None where this version of the library has none of that name.
-
-    Raises:
-      MissingLibraryError: where the library is not installed.
-    """
+    """A file that a library of ``EXTRAS``, of which nothing is imported, comes with; None if it has none."""
     require_library(module)
     package = importlib.util.find_spec(module)
     for folder in (package and package.submodule_search_locations) or ():

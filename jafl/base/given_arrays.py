@@ -8,18 +8,10 @@ from jafl.base.errors import SettingError, require, shown
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """``values`` as an array of NumPy, copied only where they are none.
+    """``values`` as an array of NumPy, copied only where they are none; its type and shape are the caller's to check.
 
-    Args:
-      name: of the argument, for messages.
-      values: an array of any library, or lists of numbers.
-
-    Returns:
-      The array; its type and shape are the caller's to check.
-
-    Raises:
-      SettingError: for masked entries, which NumPy's conversion would turn into numbers; for a sparse matrix, texts,
-        dates, records and Python objects (of which nullable columns of pandas are made); and for what is no array.
+    SettingError for masked entries, which NumPy's conversion would turn into numbers; for a sparse matrix, texts,
+    dates, records and Python objects (of which nullable columns of pandas are made); and for what is no array.
     """
     masked = _masked(values)
     require(

@@ -14,15 +14,7 @@ Dependences = list[frozenset[int]]
 
 
 def dependences(function: Callable, *arguments: Any) -> Any:
-    """Finds the leaves of the arguments on which each leaf of a function's result depends.
-
-    Args:
-      function: a function that JAX can trace.
-      *arguments: pytrees of arrays, or of their shapes.
-
-    Returns:
-      A pytree like the function's result, each leaf a frozenset of numbers of leaves of ``arguments``, counted from
-      0 in the order of ``jax.tree.leaves(arguments)``.
+    """A pytree like the function's result: of each leaf, on which leaves of the arguments (from 0) it depends.
 
     Examples:
       >>> dependences(lambda x, y: (x * y, jnp.sum(y)), 1.0, jnp.ones(3))
@@ -35,15 +27,9 @@ def dependences(function: Callable, *arguments: Any) -> Any:
 
 
 def operands(function: Callable, names: Collection[str], *arguments: Any) -> list[tuple[str, frozenset[int]]]:
-    """Finds the leaves of the arguments on which the first operands of some of a function's operations depend.
+    """(primitive, leaves of the arguments on which its first operand depends) of each operation of these ``names``.
 
-    Args:
-      function: a function that JAX can trace.
-      names: of JAX's primitives, such as "random_bits".
-      *arguments: pytrees of arrays, or of their shapes.
-
-    Returns:
-      (name, numbers of leaves of ``arguments``) of each operation of these names, inner functions included.
+    Operations of inner functions are included. Leaves are counted as by ``dependences``.
 
     Examples:
       >>> operands(lambda x, y: jnp.sin(x) + jnp.sin(x * y), ["sin"], 1.0, 2.0)
@@ -58,17 +44,11 @@ def operands(function: Callable, names: Collection[str], *arguments: Any) -> lis
 
 
 class Watched(NamedTuple):
-    """Operations whose operands are asked for.
-
-    Attributes:
-      names: of primitives.
-      found: {place: what the first operand depends on}; a place is the path of equations to it, outermost first.
-      place: the path of the equation around those that are looked at.
-    """
+    """Operations whose first operands are asked for; a place is the path of equations to one, outermost first."""
 
     names: frozenset[str]
-    found: dict[tuple[tuple[str, int], ...], frozenset[int]]
-    place: tuple[tuple[str, int], ...] = ()
+    found: dict[tuple[tuple[str, int], ...], frozenset[int]]  # {place: what the first operand depends on}
+    place: tuple[tuple[str, int], ...] = ()  # of the equation around those that are looked at
 
     def at(self, equation: Any, first: frozenset[int]) -> "Watched":
         """The same inside of an equation, whose first operand depends on ``first``; loops come several times."""
@@ -97,7 +77,6 @@ def _jaxpr_dependences(jaxpr: Any, arguments: Sequence[frozenset[int]], watched:
 
 
 def _equation_dependences(equation: Any, reads: list[frozenset[int]], watched: Watched) -> Dependences:
-    """What the results of one operation depend on."""
     name, params = equation.primitive.name, equation.params
     if name == "while":
         return _while_dependences(params, reads, watched)

@@ -18,16 +18,9 @@ ROUNDS = 32
 
 
 def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.Array) -> jax.Array:
-    """The places to which a random permutation of ``range(count)`` sends ``position``.
+    """The places [B] to which a random permutation of ``range(count)`` sends ``position`` [B], which must lie in it.
 
-    Args:
-      position: [B] int32; places at or beyond ``count`` give meaningless results.
-      count: [] int32, at least 1.
-      key: [2] uint32, random words, one pair per client trip.
-      epoch: [] int32; every epoch has another permutation.
-
-    Returns:
-      [B] int32 in ``range(count)`` for places in ``range(count)``, no two of them equal.
+    key: [2] uint32, random words, one pair per client trip. Every epoch has another permutation.
 
     Examples:
       >>> places = shuffled(jnp.arange(5), jnp.int32(5), jnp.array([1, 2], jnp.uint32), jnp.int32(0))
@@ -55,7 +48,6 @@ def shuffled(position: jax.Array, count: jax.Array, key: jax.Array, epoch: jax.A
 
 @jax.jit  # traced once, since tracing it 32 times takes longer than the rest of a trip
 def _round(place, number, size, key, epoch):
-    """The places after a round."""
     return _shuffle_once(place, size, *_pivot_and_salt(number, size, key, epoch))
 
 

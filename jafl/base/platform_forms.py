@@ -12,15 +12,9 @@ from jax import lax
 
 
 def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:
-    """``cpu(*arrays)`` where the program is lowered for a CPU, ``elsewhere(*arrays)`` on other platforms.
+    """``cpu(*arrays)`` where the program is lowered for a CPU, ``elsewhere(*arrays)`` for GPUs and TPUs.
 
-    Args:
-      arrays: pytrees of arrays.
-      cpu: the form for CPUs.
-      elsewhere: the form for GPUs and TPUs; its result has the same structure, shapes and dtypes.
-
-    Returns:
-      What the chosen function returns.
+    The results of both have the same structure, shapes and dtypes.
 
     Examples:
       >>> int(by_platform(jnp.int32(2), cpu=lambda number: number + number, elsewhere=lambda number: 2 * number))

@@ -64,15 +64,9 @@ def on_host() -> Iterator[None]:
 
 
 def check_precision(matmul_precision: str, platform: str, compute_capability: Any = None) -> None:
-    """Refuses a precision that the platform lacks.
+    """Refuses a precision that the platform lacks; one that is no cpu, gpu or tpu is taken to have what a CPU has.
 
-    Args:
-      matmul_precision: one of ``MATMUL_PRECISIONS``.
-      platform: "cpu", "gpu" or "tpu"; any other is taken to have what a CPU has.
-      compute_capability: of a GPU, as its JAX device has it: "9.0" for example; None if it is not known.
-
-    Raises:
-      SettingError: names the precisions that the platform has.
+    compute_capability: of a GPU, as its JAX device has it: "9.0" for example; None if it is not known.
 
     Examples:
       >>> check_precision("tensorfloat32", "cpu")

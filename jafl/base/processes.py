@@ -37,13 +37,7 @@ def is_first() -> bool:
 
 
 def gathered(value: Any) -> list[Any]:
-    """What each process gives, in their order.
-
-    Args:
-      value: of this process: anything that JSON can hold.
-
-    Returns:
-      [processes] values, as JSON gives them back.
+    """What each process gives, in their order: anything that JSON can hold, as JSON gives it back.
 
     Examples:
       >>> gathered({"seed": 3})
@@ -62,15 +56,9 @@ def gathered(value: Any) -> list[Any]:
 
 
 def decided(value: Any) -> Any:
-    """What the first process gives; what the others give is ignored.
+    """What the first process gives, as JSON gives it back; what the others give is ignored.
 
     For what depends on the clock or on files: where the processes could differ, the first one decides.
-
-    Args:
-      value: of this process: anything that JSON can hold.
-
-    Returns:
-      The first one's, as JSON gives it back.
 
     Examples:
       >>> decided(7)
@@ -95,12 +83,7 @@ def any_process(flag: bool) -> bool:
 def common_error(error: Exception | None) -> Exception | None:
     """What all processes raise where one of them has an error, so that none waits for another one for ever.
 
-    Args:
-      error: of this process; None if it has none.
-
-    Returns:
-      None if no process has an error; ``error`` itself if all have the same one; else a ``SettingError`` with what
-      each says.
+    ``error`` is that of this process. Where errors differ it is a ``SettingError`` with what each says.
     """
     said = None if error is None else str(error) or type(error).__name__
     each = gathered(said)
@@ -126,10 +109,7 @@ def one_error() -> Iterator[None]:
 
 
 def wait_for_all(name: str) -> None:
-    """Returns when all processes have come here.
-
-    name: of this place in the program, for messages.
-    """
+    """Returns when all processes have come to this place in the program; ``name`` is for messages."""
     if count() > 1:
         from jax.experimental import multihost_utils
 

@@ -38,15 +38,9 @@ def server_words(key: jax.Array) -> jax.Array:
 
 
 def with_own_keys(reads: Callable[[Any], Any], state: Any, words: jax.Array) -> Any:
-    """A state with all of its random keys folded with the random words of a trip or of a run.
+    """``state`` with each random key k in it replaced by ``fold_in(fold_in(k, words[0]), words[1])``.
 
-    Args:
-      reads: what is done with the state, a function of it: it tells which words are a key.
-      state: a pytree of arrays.
-      words: [2] uint32.
-
-    Returns:
-      ``state``, each key k in it replaced by ``fold_in(fold_in(k, words[0]), words[1])``; all else as it is.
+    reads: what is done with the state: it tells which words are a key. words: [2] uint32, of a trip or of a run.
 
     Examples:
       >>> words = jnp.uint32([3, 4])
@@ -64,12 +58,7 @@ def with_own_keys(reads: Callable[[Any], Any], state: Any, words: jax.Array) -> 
 
 
 def draws_without_own_keys(reads: Callable[[Any], Any], state: Any) -> bool:
-    """Whether a function of a state draws random numbers from another key than those that the state holds.
-
-    Args:
-      reads: a function of the state that JAX can trace.
-      state: a pytree of arrays, or of their shapes.
-    """
+    """Whether a function of a state draws random numbers from another key than those that the state holds."""
 
     def with_words(words: jax.Array, state: Any) -> Any:
         return reads(with_own_keys(reads, state, words))
@@ -81,14 +70,7 @@ def draws_without_own_keys(reads: Callable[[Any], Any], state: Any) -> bool:
 def check_draws_by_keys(setting: str, function: Callable[..., Any], *arguments: Any, keeps_key: str) -> None:
     """Refuses a function that draws numbers of NumPy or Python: JAX would draw them once, while it traces it.
 
-    Args:
-      setting: what the function is of.
-      function: that JAX can trace. It is traced twice, and the constants of the two programs are compared.
-      arguments: of the function, or their shapes.
-      keeps_key: where a key for such draws is kept.
-
-    Raises:
-      SettingError: if the constants differ.
+    It is traced twice, and the constants of the two programs are compared. keeps_key: where a key for such draws is.
     """
     first, second = (jax.make_jaxpr(lambda *args: function(*args))(*arguments) for _ in range(2))
     here, there = list(_constants(first)), list(_constants(second))
@@ -123,7 +105,6 @@ def _may_be_words(leaf: Any) -> bool:
 
 
 def _folded(leaf: jax.Array, words: jax.Array) -> jax.Array:
-    """The keys of a leaf folded with the words."""
     if not is_key(leaf):
         return jax.random.key_data(_folded(jax.random.wrap_key_data(leaf), words))
     fold = lambda key: jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])  # noqa: E731

@@ -19,9 +19,7 @@ _running: contextvars.ContextVar["Stopwatch | None"] = contextvars.ContextVar("s
 class Stopwatch:
     """Measures the parts of what happens while it is open; each second counts for one part only.
 
-    Args:
-      began: what ``time.perf_counter()`` was, or would have been, when the measured time began. Default: now.
-      first: the part to which the time before the first one counts.
+    began: of ``time.perf_counter()``, when the measured time began. Time before the first part counts to ``first``.
 
     Examples:
       >>> with Stopwatch() as watch:
@@ -98,23 +96,14 @@ def running() -> Stopwatch | None:
 
 @contextlib.contextmanager
 def part(name: str) -> Iterator[None]:
-    """Counts the block as the part ``name``, if a stopwatch measures.
-
-    Args:
-      name: what takes the time, in the words that the user reads: schedule, training, pictures.
-    """
+    """Counts the block as the part ``name``, in the words that the user reads, if a stopwatch measures."""
     watch = running()
     with watch.part(name) if watch else contextlib.nullcontext():
         yield
 
 
 def describe(total: float, parts: dict[str, float]) -> str:
-    """A line such as ``31.6 s: start 5.0, schedule 0.2, training 4.8``.
-
-    Args:
-      total: seconds in all.
-      parts: {part: seconds}; those that took next to nothing are left out.
-    """
+    """A line such as ``31.6 s: start 5.0, schedule 0.2, training 4.8``, without parts that took next to nothing."""
     worth_a_word = {name: seconds for name, seconds in parts.items() if seconds >= LEAST_TOLD}
     listed = ", ".join(f"{name} {seconds:.1f}" for name, seconds in worth_a_word.items())
     return f"{total:.1f} s" + (f": {listed}" if listed else "")

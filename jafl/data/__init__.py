@@ -9,14 +9,17 @@ A source is a data set with a common test set; ``SOURCES`` and ``PARTITIONS`` ho
 arrays, ``Partition.from_lists`` any other division.
 """
 
+import functools
+from collections.abc import Callable
+
 from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
 from jafl.data.normalization import NORMALIZATIONS, Normalization
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
 from jafl.data.server_examples import keep_for_server
 from jafl.data.sources.celeb_a import celeb_a
 from jafl.data.sources.digits import digits
-from jafl.data.sources.femnist import femnist
-from jafl.data.sources.images import image_source
+from jafl.data.sources.femnist import FORMS, femnist
+from jafl.data.sources.images import IMAGES, image_source
 from jafl.data.sources.mnist_1d import mnist_1d
 from jafl.data.sources.mnist_5000 import mnist_5000
 from jafl.data.sources.newsgroups import newsgroups
@@ -25,9 +28,21 @@ from jafl.data.sources.preparing import prepare
 from jafl.data.sources.python_source import python_source, python_source_digest
 from jafl.data.sources.sentiment140 import sentiment140
 from jafl.data.sources.synthetic import synthetic
-from jafl.data.sources.table import SOURCES
 from jafl.data.splits import hold_out
 
+# All data sets: ``name(..., data_seed) -> Source``, ready to be divided among clients.
+SOURCES: dict[str, Callable[..., Source]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+    "mnist_5000": mnist_5000,
+    "mnist_1d": mnist_1d,
+    "python_source": python_source,
+    **{name: functools.partial(image_source, name) for name in IMAGES},
+    "celeb_a": celeb_a,
+    "sentiment140": sentiment140,
+    **{f"femnist/{form}": functools.partial(femnist, form) for form in FORMS},
+    "newsgroups": newsgroups,
+}
 Normalisation, NORMALISATIONS = Normalization, NORMALIZATIONS  # the spelling of earlier versions
 
 __all__ = [

@@ -164,14 +164,8 @@ def is_memory_map(x: np.ndarray) -> bool:
 def check_finite(x: np.ndarray, name: str, first: int = 0, dtype: Any = None) -> None:
     """Refuses rows [n, ...] of floats that are not finite; memory maps are checked as they are placed on a device.
 
-    Args:
-      x: the rows.
-      name: of the array that they are of.
-      first: the number of their first one there.
-      dtype: in which the device holds them, where that is another type: a number may be infinite there alone.
-
-    Raises:
-      SettingError: says how many there are, and the first one with its number that is not finite.
+    Says how many there are, and the first one with its number, counted from ``first``. dtype: in which the device
+    holds them, where that is another type: a number may be infinite there alone.
     """
     if x.dtype.kind != "f":
         return

@@ -27,16 +27,12 @@ FACTS, DIGEST = "facts.json", "digest.json"
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """A decoded data set on disk.
+    """A decoded data set on disk."""
 
-    path: its folder. arrays: by name, memory-mapped and read-only. facts: numbers and texts about it. digest: SHA-256
-    of arrays and facts.
-    """
-
-    path: pathlib.Path
-    arrays: Mapping[str, np.ndarray]
-    facts: Mapping[str, Any]
-    digest: str
+    path: pathlib.Path  # its folder
+    arrays: Mapping[str, np.ndarray]  # by name, memory-mapped and read-only
+    facts: Mapping[str, Any]  # numbers and texts about it
+    digest: str  # SHA-256 of arrays and facts
 
 
 class Writer:
@@ -91,15 +87,9 @@ def cached(
 ) -> Decoded:
     """Reads the decoded data set ``name`` from its folder in ``cache_dir``; decodes it first if there is none.
 
-    Args:
-      name: of the data set.
-      decode: writes the arrays and returns the facts.
-      cache_dir: made if it is not there.
-      request: everything besides the files that the content depends on, as JSON.
-      files: the files that ``decode`` reads; if their names, sizes or times change, another folder is made.
-
-    Raises:
-      SettingError: if the folder cannot be written, or one that is there is damaged.
+    decode: writes the arrays and returns the facts, which depend on nothing but ``request``, as JSON, and ``files``;
+    if their names, sizes or times change, another folder is made. SettingError if it cannot be written, or is
+    damaged.
     """
     folder = pathlib.Path(cache_dir) / f"{name.replace('/', '-')}-v{FORMAT}-{_digest(name, request, files)}"
     if not folder.exists():

@@ -46,8 +46,5 @@ def finite_number(value: Any) -> bool:
 
 
 def generator(setting: str, seed: Any, stream: int) -> np.random.Generator:
-    """The random generator of ``seed`` and ``stream``: different streams of one seed share no random numbers.
-
-    Raises SettingError, naming ``setting``, unless the seed is one (``seed_number``).
-    """
+    """The random generator of ``seed`` and ``stream``: different streams of one seed share no random numbers."""
     return np.random.default_rng(np.random.SeedSequence((seed_number(setting, seed), stream)))

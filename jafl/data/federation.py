@@ -178,10 +178,7 @@ class Partition:
 
 
 def labels_digest(labels: np.ndarray) -> str | None:
-    """A text that differs for other labels [E]; None where they are no classes: all the same, or all different.
-
-    Labels that are all different are numbers of examples, as in ``iid(np.arange(60), ...)``.
-    """
+    """A text that differs for other labels [E]; None where they are no classes: all the same, or all different."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
         return None
     if len(np.unique(labels)) in (1, len(labels)):

@@ -74,11 +74,7 @@ def drawn_fields(
     validation_fraction: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """The fields of a ``Source`` of examples without a test set of their own, drawn in proportion from every class.
-
-    Raises:
-      SettingError: for fractions that leave a split empty.
-    """
+    """The fields of a ``Source`` without a test set of its own: splits are drawn in proportion from every class."""
     check_fractions(test_fraction, validation_fraction)
     test, rest = draw_split("test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng)
     validation = None
@@ -95,10 +91,7 @@ def drawn_fields(
 
 
 def source_fields(x: np.ndarray, y: np.ndarray, **splits: np.ndarray | None) -> dict[str, Any]:
-    """The fields of a ``Source`` whose splits are examples of ``x`` and ``y``.
-
-    splits: by name (train, test, validation, server), positions in ``x``; None where there is no such split.
-    """
+    """The fields of a ``Source``; splits: by name (train, test, validation, server), positions in ``x``, or None."""
     fields: dict[str, Any] = {}
     for split, indices in splits.items():
         prefix = "" if split == "train" else f"{split}_"
@@ -119,18 +112,10 @@ def split_source(
 ) -> Source:
     """Divides again a source that has a test set of its own; without fractions, the source as it is.
 
-    The index arrays of the result point into the training examples followed by the test examples.
-
-    Args:
-      source: the data set.
-      test_fraction: share of every class that is held out for the test, after training and test examples have been
-        put together (FedStaleWeight reserves 20 % of all labels); None: the source's own test set.
-      validation_fraction: share held out for validation, in proportion from every class: of all examples if there is
-        a ``test_fraction``, else of the training examples.
-      data_seed: seed of the draw.
-
-    Raises:
-      SettingError: for fractions that leave a split empty.
+    The index arrays of the result point into the training examples followed by the test examples. test_fraction:
+    share of every class that is held out for the test, after both have been put together (FedStaleWeight reserves 20
+    % of all labels); None: the source's own test set. validation_fraction: in proportion from every class, of all
+    examples if there is a ``test_fraction``, else of the training examples.
     """
     check_own_split(test_fraction, validation_fraction)
     if test_fraction is None and not validation_fraction:
@@ -162,20 +147,9 @@ def fold_source(
     """Divides all examples of a source into ``folds`` parts, in proportion from every class; one of them is the test.
 
     The folds of one ``data_seed`` hold each example once. Index arrays of the result point to where those of the
-    source do; if it has none, into its training examples followed by its test examples.
-
-    Args:
-      source: the data set, without validation examples and without clients of its own.
-      folds: how many parts, at least 2.
-      fold: which one is the test, from 0.
-      validation_fraction: share of all examples that is held out for validation, drawn from the other folds.
-      data_seed: seed of the draw.
-
-    Returns:
-      The source, split again.
-
-    Raises:
-      SettingError: for a source with clients of its own, or numbers that leave a split empty.
+    source do; if it has none, into its training examples followed by its test examples. ``validation_fraction`` is a
+    share of all examples, drawn from the other folds. SettingError for a source with clients of its own, or numbers
+    that leave a split empty.
 
     Examples:
       >>> from jafl.data.splits import fold_source
@@ -227,22 +201,11 @@ def _places(source: Source) -> np.ndarray:
 
 
 def fewer_for_evaluation(source: Source, evaluation_examples: int, data_seed: int = 0) -> Source:
-    """The source with so many of its test and of its validation examples; those that train stay.
+    """The source with so many of its test and at most so many of its validation examples; those that train stay.
 
-    Where evaluating on all of them would take longer than training. Of a source that has not been split, index
-    arrays point into its training examples followed by its test examples.
-
-    Args:
-      source: the data set.
-      evaluation_examples: how many test examples, and at most how many validation examples, are left; drawn in
-        proportion from every class, in their order.
-      data_seed: seed of the draw.
-
-    Returns:
-      The source.
-
-    Raises:
-      SettingError: for a number that is not from 1 to that of the test examples.
+    Where evaluating on all of them would take longer than training. They are drawn in proportion from every class,
+    and keep their order. Of a source that has not been split, index arrays point into its training examples followed
+    by its test examples.
 
     Examples:
       >>> from jafl.data.splits import fewer_for_evaluation
@@ -273,13 +236,6 @@ def fewer_for_evaluation(source: Source, evaluation_examples: int, data_seed: in
 def with_shuffled_labels(source: Source, data_seed: int = 0) -> Source:
     """The source with the labels of each split shuffled among its examples: nothing can be learnt of it.
 
-    Args:
-      source: the data set.
-      data_seed: seed of the shuffles.
-
-    Returns:
-      The source with the same examples and the same number of examples of each class.
-
     Examples:
       >>> from jafl.data.splits import with_shuffled_labels
       >>> shuffled = with_shuffled_labels(jafl.data.digits())
@@ -300,16 +256,12 @@ def with_shuffled_labels(source: Source, data_seed: int = 0) -> Source:
 
 @dataclasses.dataclass(frozen=True)
 class ClientSplit:
-    """Which examples of a data set with clients train, test and validate.
-
-    train, test, validation: int64, positions in the whole data set; ``validation`` may be None.
-    offsets: [N + 1] int64, the range of each training client in ``train``.
-    """
+    """Which examples of a data set with clients train, test and validate: int64 positions in the whole data set."""
 
     train: np.ndarray
     test: np.ndarray
     validation: np.ndarray | None
-    offsets: np.ndarray
+    offsets: np.ndarray  # [N + 1] int64, the range of each training client in ``train``
 
     @property
     def partition(self) -> Partition:
@@ -328,19 +280,11 @@ def split_clients(
 ) -> ClientSplit:
     """Splits a data set that comes with clients, as LEAF does (Caldas et al. 2018; ``data/utils`` of its release).
 
-    Args:
-      offsets: [N + 1] int64, of all clients, in the order of their names.
-      split_by: "clients": every client trains, tests or validates with all its examples; LEAF's own draw by
-        ``data_seed`` decides which clients train, the next draw which validate. "examples": the examples of every
-        client are divided, at least one for training and one for the test; clients with a single example are left
-        out.
-      test_fraction: share of the clients or examples for the test.
-      validation_fraction: share of the clients or examples for validation.
-      data_fraction: share of the examples that is used: whole clients in random order until it is reached.
-      data_seed: seed of all draws.
-
-    Raises:
-      SettingError: for fractions that leave a split empty.
+    offsets: [N + 1] int64, of all clients, in the order of their names. split_by: "clients": every client trains,
+    tests or validates with all its examples; LEAF's own draw by ``data_seed`` decides which clients train, the next
+    draw which validate. "examples": the examples of every client are divided, at least one for training and one for
+    the test; clients with a single example are left out. data_fraction: share of the examples that is used: whole
+    clients in random order until it is reached.
     """
     check_client_split(split_by, test_fraction, validation_fraction, data_fraction, data_seed)
     sizes = np.diff(offsets)

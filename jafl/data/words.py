@@ -46,19 +46,10 @@ def decode_words(content: np.ndarray) -> list[str]:
 def by_frequency(
     rows: Sequence[np.ndarray], training: np.ndarray, words: list[str], vocabulary_size: int
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Renumbers words by their frequency in the training examples.
+    """Renumbers words by their frequency in the training examples; keeps the ``vocabulary_size`` most frequent.
 
-    Args:
-      rows: arrays of ``WordNumbers.rows``.
-      training: that of the training examples.
-      words: all words, in the order of their numbers from 1 on.
-      vocabulary_size: number of words that are kept, the most frequent ones.
-
-    Returns:
-      The renumbered arrays, int32, and the vocabulary: 0 is padding, 1 an unknown word, then the words kept.
-
-    Raises:
-      SettingError: unless ``vocabulary_size`` is a whole number of at least 1.
+    rows: arrays of ``WordNumbers.rows``, ``training`` one of them. words: all, in the order of their numbers from 1
+    on. Returns the arrays, int32, and the vocabulary: 0 is padding, 1 an unknown word, then the words kept.
     """
     whole_number("vocabulary_size", vocabulary_size, 1)
     counts = np.bincount(training.ravel(), minlength=len(words) + 1)[1:]
@@ -75,20 +66,10 @@ def by_frequency(
 def wordpieces(
     texts: Iterable[str], vocabulary_file: str | os.PathLike, tokens: int
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Texts as BERT reads them: [CLS], the pieces of the lower-case text, as many as fit, [SEP], then [PAD].
+    """[texts, tokens] int32, as BERT reads: [CLS], pieces of the lower-case text, as many as fit, [SEP], [PAD].
 
-    Needs the package ``tokenizers``.
-
-    Args:
-      texts: the texts.
-      vocabulary_file: BERT's ``vocab.txt``, a piece a line.
-      tokens: length of a row.
-
-    Returns:
-      [texts, tokens] int32, and the file's vocabulary.
-
-    Raises:
-      SettingError: if the file cannot be read, or does not begin with [PAD] and hold [UNK], [CLS] and [SEP].
+    And the vocabulary of ``vocabulary_file``, BERT's ``vocab.txt``, a piece a line. Needs the package
+    ``tokenizers``.
     """
     with importing():
         from tokenizers import BertWordPieceTokenizer

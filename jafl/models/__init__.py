@@ -1,8 +1,9 @@
 """Models: networks with a loss per example. A module of Flax or Equinox becomes one by ``Model(module)``."""
 
+from collections.abc import Callable
+
 from jafl.models.forms.convolution import Conv, convolution
 from jafl.models.forms.pooling import max_pool
-from jafl.models.gradients import server_gradient
 from jafl.models.hugging_face import bert, distilbert
 from jafl.models.images import (
     celeba_cnn,
@@ -12,12 +13,12 @@ from jafl.models.images import (
     fedstaleweight_fashion_cnn,
     leaf_celeba_cnn,
     lenet5,
+    mnist_1d_cnn,
 )
 from jafl.models.inputs import Inputs
-from jafl.models.model import Model
+from jafl.models.model import Model, server_gradient
 from jafl.models.recurrent import character_lstm, sent140_lstm
 from jafl.models.resnet import resnet18
-from jafl.models.signals import mnist_1d_cnn
 from jafl.models.tasks import (
     TASKS,
     Metric,
@@ -28,7 +29,26 @@ from jafl.models.tasks import (
     softmax_cross_entropy,
     squared_error,
 )
-from jafl.models.zoo import MODELS, cnn, mlp, softmax
+from jafl.models.zoo import cnn, mlp, softmax
+
+MODELS: dict[str, Callable[..., Model]] = {
+    "softmax": softmax,
+    "mlp": mlp,
+    "cnn": cnn,
+    "emnist_cnn": emnist_cnn,
+    "lenet5": lenet5,
+    "celeba_cnn": celeba_cnn,
+    "leaf_celeba_cnn": leaf_celeba_cnn,
+    "fedbuff_cnn": fedbuff_cnn,
+    "fedstaleweight_fashion_cnn": fedstaleweight_fashion_cnn,
+    "fedstaleweight_cifar_cnn": fedstaleweight_cifar_cnn,
+    "resnet18": resnet18,
+    "mnist_1d_cnn": mnist_1d_cnn,
+    "sent140_lstm": sent140_lstm,
+    "character_lstm": character_lstm,
+    "distilbert": distilbert,
+    "bert": bert,
+}
 
 __all__ = [
     "MODELS",

@@ -1,11 +1,14 @@
-"""Functions that models share: types, checks of their arguments, and flattening."""
+"""What models share: types, checks of their arguments, and layers, each called inside a module's ``__call__``."""
 
 from collections.abc import Sequence
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from jafl.base.errors import require, whole_number
+from jafl.models.forms.convolution import Conv, Padding
+from jafl.models.forms.pooling import max_pool
 
 
 def floating(x: jax.Array) -> jnp.dtype:
@@ -52,3 +55,16 @@ def widths(setting: str, sizes: Sequence[int]) -> tuple[int, ...]:
     listed = isinstance(sizes, Sequence) and not isinstance(sizes, str) and len(sizes) > 0
     require(listed, setting, sizes, "a list of widths, [64] for example")
     return tuple(whole_number(setting, size, 1) for size in sizes)
+
+
+def dense(x: jax.Array, features: int, name: str) -> jax.Array:
+    """A dense layer from ``x`` [B, values] to [B, features]."""
+    return nn.Dense(features, param_dtype=floating(x), name=name)(x)
+
+
+def convolution_and_pool(
+    x: jax.Array, features: int, size: int, name: str, padding: Padding = "SAME"
+) -> jax.Array:
+    """A convolution of ``size`` by ``size`` pixels with ReLU, then a 2x2 pool; ``x`` [B, rows, columns, channels]."""
+    layer = Conv(features, (size, size), padding=padding, param_dtype=floating(x), name=name)
+    return max_pool(nn.relu(layer(x)))

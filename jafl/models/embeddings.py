@@ -15,11 +15,8 @@ def read_word_vectors(path: str, vocabulary: Sequence[str]) -> np.ndarray:
     """[tokens, size] float32: the vector of every word of ``vocabulary`` in a GloVe file.
 
     The file is text, a word and its numbers on each line. Row 0 (padding) is zero; row 1 (unknown words) and words
-    that are not in the file get the mean of the vectors read.
-    Source: Pennington, Socher and Manning 2014, "GloVe: Global Vectors for Word Representation".
-
-    Raises:
-      SettingError: if the file cannot be read, has none of the words, or a line that is not like the first.
+    that are not in the file get the mean of the vectors read. SettingError for another file, or one without the
+    words. Source: Pennington, Socher and Manning 2014, "GloVe: Global Vectors for Word Representation".
     """
     token = {word: FIRST_WORD + place for place, word in enumerate(vocabulary[FIRST_WORD:])}
     try:

@@ -24,8 +24,7 @@ def paths(tree: Any) -> list[str]:
 def chosen(params: Any, which: Which) -> set[str]:
     """The paths of the parameters that ``which`` says are frozen; see ``Model.freeze``.
 
-    Raises:
-      SettingError: for a pattern or a tree that does not fit the parameters, and for all of them or none.
+    SettingError for a pattern or a tree that does not fit the parameters, and for all of them or none.
     """
     known = paths(params)
     some = ", ".join(known[:6]) + (", ..." if len(known) > 6 else "")
@@ -96,10 +95,7 @@ def split(tree: Any, is_frozen: Callable[[str], bool], keys: tuple[Any, ...] = (
 
 
 def merged(first: Any, *others: Any) -> Any:
-    """One tree of several of which each holds a part; the inverse of ``split``.
-
-    Where two hold the same leaf, it is that of the first.
-    """
+    """One tree of several that each hold a part, the inverse of ``split``; of a leaf that two hold, the first's."""
     for other in others:
         first = _merged(first, other)
     return first

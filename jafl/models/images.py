@@ -1,4 +1,5 @@
-"""The convolutional networks of the papers except ResNet-18. Examples are [rows, columns, channels].
+"""The convolutional networks of the papers except ResNet-18. Examples are [rows, columns, channels], or
+[places, channels] of signals.
 
 Dropout is used in client work only: see ``Model``. GroupNorm is as in Wu and He, "Group Normalization",
 ECCV 2018, with epsilon 1e-5.
@@ -7,10 +8,18 @@ ECCV 2018, with epsilon 1e-5.
 import flax.linen as nn
 import jax
 
-from jafl.models.common import check_classes, check_images, check_rate, flat, floating
+from jafl.base.errors import require
+from jafl.models.common import (
+    check_classes,
+    check_images,
+    check_rate,
+    convolution_and_pool,
+    dense,
+    flat,
+    floating,
+)
 from jafl.models.forms.convolution import Conv
 from jafl.models.forms.pooling import max_pool
-from jafl.models.layers import convolution_and_pool, dense
 from jafl.models.model import Model
 
 
@@ -58,14 +67,11 @@ class CelebaCNN(nn.Module):
 
 
 class FourLayerCNN(nn.Module):
-    """Four times conv3x3-32, GroupNorm with a group per channel, pool, ReLU; then dropout and dense classes.
-
-    padding: of the convolutions, in pixels. pool_padding: of the pools, "SAME" or "VALID".
-    """
+    """Four times conv3x3-32, GroupNorm with a group per channel, pool, ReLU; then dropout and dense classes."""
 
     num_classes: int
-    padding: int
-    pool_padding: str
+    padding: int  # of the convolutions, in pixels
+    pool_padding: str  # "SAME" or "VALID"
     dropout_rate: float
 
     @nn.compact
@@ -82,15 +88,11 @@ class FourLayerCNN(nn.Module):
 
 
 class FedStaleWeightCNN(nn.Module):
-    """Pairs of conv3x3, ReLU, GroupNorm, with a pool and dropout after each pair; dense 128, GroupNorm, dropout.
-
-    channels: width of each pair, in groups of four channels. dropout_rates: after each pair; the last rate also
-    follows the dense layer.
-    """
+    """Pairs of conv3x3, ReLU, GroupNorm, with a pool and dropout after each pair; dense 128, GroupNorm, dropout."""
 
     num_classes: int
-    channels: tuple[int, ...]
-    dropout_rates: tuple[float, ...]
+    channels: tuple[int, ...]  # width of each pair, in groups of four channels
+    dropout_rates: tuple[float, ...]  # after each pair; the last rate also follows the dense layer
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
@@ -106,6 +108,36 @@ class FedStaleWeightCNN(nn.Module):
         x = nn.GroupNorm(32, epsilon=1e-5, param_dtype=dtype, name="norm")(x)
         x = nn.Dropout(self.dropout_rates[-1], deterministic=not train)(x)
         return dense(x, self.num_classes, "dense")
+
+
+class Mnist1dCNN(nn.Module):
+    """Three convolutions of 5, 3 and 3 places with stride 2 and ReLU, then dense classes."""
+
+    num_classes: int
+    channels: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        fits = x.ndim == 3 and x.shape[1] >= 3
+        require(
+            fits,
+            "the shape of an example for mnist_1d_cnn",
+            x.shape[1:],
+            "[places, channels], 3 places or more",
+        )
+        dtype = floating(x)
+        x = x[:, :, None]  # as images of one column, for which convolutions are quick
+        for number, size in enumerate((5, 3, 3)):
+            layer = Conv(
+                self.channels,
+                (size, 1),
+                strides=(2, 1),
+                padding=((1, 1), (0, 0)),
+                param_dtype=dtype,
+                name=f"convolution_{number}",
+            )
+            x = nn.relu(layer(x))
+        return dense(flat(x), self.num_classes, "dense")
 
 
 def emnist_cnn(num_classes: int) -> Model:
@@ -246,3 +278,27 @@ def fedstaleweight_cifar_cnn(num_classes: int) -> Model:
     """
     check_classes(num_classes)
     return Model(FedStaleWeightCNN(num_classes, channels=(32, 64, 128), dropout_rates=(0.3, 0.5, 0.5)))
+
+
+def mnist_1d_cnn(num_classes: int) -> Model:
+    """The CNN of MNIST-1D: 25 channels, 5,210 parameters for its signals of 40 numbers and ten classes.
+
+    Source: Greydanus and Kobak 2024, "Scaling Down Deep Learning with MNIST-1D", released code (``ConvBase``). Flax's
+    initial values instead of PyTorch's.
+
+    Args:
+      num_classes: at least 2.
+
+    Returns:
+      The model.
+
+    Raises:
+      SettingError: for fewer than two classes.
+
+    Examples:
+      >>> params = jafl.models.mnist_1d_cnn(10).init(jax.random.key(0), jnp.zeros((1, 40, 1)))
+      >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+      5210
+    """
+    check_classes(num_classes)
+    return Model(Mnist1dCNN(num_classes, 25))

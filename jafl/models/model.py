@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -19,6 +19,7 @@ from jafl.models.inputs import Inputs
 from jafl.models.network import NO_STATISTICS, Network, as_setting_error
 from jafl.models.networks import Variables, as_network, differences, frozen_params
 from jafl.models.tasks import Loss, MetricFunction, Reading, Task, as_task, in_jax, reading
+from jafl.specifications import specification
 
 
 @jax.tree_util.register_pytree_node_class
@@ -287,7 +288,7 @@ class Model:
         static = self.tree_flatten()[1]
         with self.products():
             outputs: Any = in_quick_forms(
-                functools.partial(_traced, static),
+                functools.partial(_jitted_outputs.trace, static),
                 functools.partial(_outputs, static),
                 *(self.frozen, params, x, key if key is not None and self.draws(params, x) else None),
             )
@@ -427,10 +428,6 @@ def _fresh(model: Model, key: jax.Array, x: jax.Array) -> Any:
 _jitted_outputs = jax.jit(_outputs, static_argnums=0)
 
 
-def _traced(model: Model, *arguments: Any) -> Any:
-    return _jitted_outputs.trace(model, *arguments)
-
-
 def _floats_as(tree: Any, dtype: Any) -> Any:
     """``tree`` with its floating arrays in this type, and all others as they are."""
 
@@ -438,3 +435,29 @@ def _floats_as(tree: Any, dtype: Any) -> Any:
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     return jax.tree.map(cast, tree)
+
+
+@specification
+def server_gradient(model: Model, x: Any, y: Any) -> Callable[[Any], Any]:
+    """The gradient of a model's loss on the server's own examples (for ``rules.zeno_plus_plus``).
+
+    Args:
+      model: the model.
+      x: [E, ...] examples, for example ``federation.server_x``.
+      y: [E] int32 labels, for example ``federation.server_y``.
+
+    Returns:
+      A function of the parameters, a pytree, that returns the gradient, a pytree of the same structure and shapes.
+    """
+
+    def loss(params: Any) -> jax.Array:
+        sums, counts = model.loss_sums(params, x, y)
+        return jnp.mean(sums) if counts is None else safe_mean(jnp.sum(sums), jnp.sum(counts))
+
+    gradient = jax.grad(loss)
+
+    def of(params: Any) -> Any:
+        with model.products():
+            return gradient(params)
+
+    return of

@@ -24,12 +24,9 @@ NO_STATE = "What a call changes for the next one has no meaning across clients: 
 
 
 class Network(abc.ABC):
-    """A neural network as two functions; static.
+    """A neural network as two functions; static."""
 
-    has_parameters: whether the user's module has parameters from the beginning.
-    """
-
-    has_parameters = False
+    has_parameters = False  # whether the user's module has them from the beginning
 
     @property
     @abc.abstractmethod
@@ -59,15 +56,7 @@ class Network(abc.ABC):
 
 
 def stream_key(key: jax.Array | None, name: str) -> jax.Array:
-    """The key of a random stream that is not called dropout.
-
-    Args:
-      key: of a local step in training; None in evaluation, whose streams have a fixed key.
-      name: of the stream.
-
-    Returns:
-      A key that depends on both.
-    """
+    """The key of a random stream that is not called dropout; of evaluation, whose streams are fixed, for None."""
     key = jax.random.key(0, impl="threefry2x32") if key is None else key
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 

@@ -35,11 +35,7 @@ _STREAM = re.compile('PRNG for "(.*)"')
 
 
 def as_network(module: Any) -> tuple[Network, Any, Any]:
-    """(the network of what a user gives as a model, its own parameters or None, its own constants or None).
-
-    Raises:
-      SettingError: if it is none of those that jafl knows.
-    """
+    """(the network of what a user gives as a model, its own parameters or None, its own constants or None)."""
     if isinstance(module, Network):
         return module, None, None
     if isinstance(module, nn.Module):
@@ -148,13 +144,10 @@ class Linen(Network):
 
 
 class Variables(NamedTuple):
-    """What is frozen of a linen module that has other variables than parameters.
+    """What is frozen of a linen module that has other variables than parameters."""
 
-    ``params``: frozen parameters or None; ``constants``: {collection: variables}.
-    """
-
-    params: Any
-    constants: Any
+    params: Any  # or None
+    constants: Any  # {collection: variables}
 
 
 def frozen_params(frozen: Any) -> Any:
@@ -163,7 +156,6 @@ def frozen_params(frozen: Any) -> Any:
 
 
 def _variables(params: Any, frozen: Any) -> dict[str, Any]:
-    """All variables of a linen module."""
     constants = frozen.constants if isinstance(frozen, Variables) else {}
     return {"params": merged(params, frozen_params(frozen)), **constants}
 
@@ -196,9 +188,10 @@ class Functions(Network):
             if parameter.default is parameter.empty or parameter.name in ("x", "inputs")
         ]
         params = self.make(key) if len(positional) == 1 else self.make(key, x)
-        fits = jax.tree.leaves(params) and all(_is_floating(leaf) for leaf in jax.tree.leaves(params))
+        leaves = jax.tree.leaves(params)
+        fits = leaves and all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves)
         remedy = "They are a pytree of floating arrays; what is not trained belongs into the function apply."
-        dtypes = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(params)]
+        dtypes = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves]
         require(bool(fits), "the types of the parameters that init returns", dtypes, "floating", remedy)
         return jax.tree.map(jnp.asarray, params)
 
@@ -212,10 +205,6 @@ class Functions(Network):
     def with_params(self, params: Any, frozen: Any) -> Any:
         """A function of examples."""
         return functools.partial(self.use, merged(params, frozen))
-
-
-def _is_floating(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
 def differences(expected: Any, actual_tree: Any) -> Iterator[str]:

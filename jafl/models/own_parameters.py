@@ -16,10 +16,7 @@ from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_
 
 @dataclasses.dataclass(frozen=True)
 class Nnx(Network):
-    """The parts of a Flax nnx module: its graph in evaluation and in training, and the structure of its state.
-
-    streams: of each part of the state of its random streams (whether it is a key, shape).
-    """
+    """The parts of a Flax nnx module: its graph in evaluation and in training, and the structure of its state."""
 
     has_parameters = True
 
@@ -28,7 +25,7 @@ class Nnx(Network):
     graph_in_training: Any
     structure: Any
     structure_of_streams: Any
-    streams: tuple[tuple[bool, tuple[int, ...]], ...]
+    streams: tuple[tuple[bool, tuple[int, ...]], ...]  # (is a key, shape) of each part of their state
 
     @property
     def name(self) -> str:

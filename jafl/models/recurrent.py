@@ -18,13 +18,10 @@ from jafl.models.tasks import language_modelling
 
 
 class LSTMClassifier(nn.Module):
-    """Word vectors, two LSTM layers of 100 units, dense 128, dense classes, from the state at the last word.
-
-    tokens: number of word vectors. Dropout follows each LSTM layer.
-    """
+    """Word vectors, two LSTM layers of 100 units with dropout; from the last state dense 128, dense classes."""
 
     num_classes: int
-    tokens: int
+    tokens: int  # number of word vectors
     vector_size: int
     dropout_rate: float
     param_dtype: Any = jnp.float32

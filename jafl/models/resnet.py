@@ -16,14 +16,11 @@ _he_normal = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class ResNet18(nn.Module):
-    """conv3x3-64, then four stages of two residual blocks with 64, 128, 256, 512 channels, mean, dense classes.
-
-    large_images: begin as He et al. do for ImageNet: conv7x7-64 with stride 2, and a 3x3 pool with stride 2.
-    """
+    """conv3x3-64, then four stages of two residual blocks with 64, 128, 256, 512 channels, mean, dense classes."""
 
     num_classes: int
     normalization_layer: str = "group"
-    large_images: bool = False
+    large_images: bool = False  # begin as He et al. do for ImageNet: conv7x7-64 and a 3x3 pool, stride 2
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -68,13 +68,10 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A loss or a metric of one of several outputs; compared by value.
+    """A loss or a metric of one of several outputs; compared by value."""
 
-    function: of (that output, labels). output: its key, place or name, see ``jafl.Model``.
-    """
-
-    function: Callable[[Any, jax.Array], Any]
-    output: str | int | None
+    function: Callable[[Any, jax.Array], Any]  # of (that output, labels)
+    output: str | int | None  # its key, place or name, see ``jafl.Model``
 
     def __call__(self, outputs: Any, labels: jax.Array) -> Any:
         """``function`` of the output."""
@@ -91,11 +88,7 @@ def reading(function: Any, output: str | int | None) -> Any:
 
 
 def one_output(outputs: Any, output: str | int | None) -> Any:
-    """One of several outputs, a dict, tuple or named tuple; all of them for None.
-
-    Raises:
-      SettingError: if there is none of this name.
-    """
+    """One of several outputs, a dict, tuple or named tuple; all for None. SettingError where there is no such one."""
     if output is None:
         return outputs
     names = output_names(outputs)
@@ -311,10 +304,7 @@ class _TokenAccuracy(_TokenSums):
 def in_jax(what: str, function: Any, name: str = "") -> Iterator[None]:
     """Raises a ``SettingError`` where a function asks for numbers while JAX traces it, as functions of NumPy do.
 
-    Args:
-      what: the function is, for the message.
-      function: which is traced in this context.
-      name: of what the user made, if that is not the function itself.
+    what: the function is, for the message. name: of what the user made, if that is not the function itself.
     """
     try:
         yield
@@ -388,11 +378,7 @@ TASKS: dict[str, Task] = {
 
 
 def as_task(task: Any) -> Task:
-    """The task of this name, or ``task`` itself.
-
-    Raises:
-      SettingError: for what is neither.
-    """
+    """The task of this name, or ``task`` itself; SettingError for what is neither."""
     if isinstance(task, Task):
         return task
     require(isinstance(task, str), "task", task, f"{', '.join(TASKS)}, or a jafl.models.Task")
@@ -403,15 +389,8 @@ def as_task(task: Any) -> Task:
 def check_values(task: Task, federation: Any) -> None:
     """Refuses labels whose values a task cannot train on or measure by.
 
-    Where a task reads several labels of an example, each is 0 or 1; where it reads tokens, some of each client and of
-    each split are no padding.
-
-    Args:
-      task: the model's.
-      federation: a ``jafl.Federation``.
-
-    Raises:
-      SettingError: names a label that is neither, or labels that are all padding.
+    Where a task reads several labels of an example, each is 0 or 1; where it reads tokens, some of each client and
+    of each split are no padding.
     """
     loss = task.loss_per_example
     names = ("y", "test_y", "validation_y", "server_y")
@@ -459,17 +438,9 @@ def _read_output(task: Task, outputs: Any, output: str | int | None) -> Any:
 
 
 def check_labels(task: Task, y: Any, outputs: Any, num_classes: int, output: str | int | None = None) -> None:
-    """Refuses labels that a task does not read.
+    """Refuses labels that a task does not read; says which task reads such labels.
 
-    Args:
-      task: the model's.
-      y: labels [E, ...], or their shape and dtype.
-      outputs: the model's for a batch, or their shape and dtype.
-      num_classes: of the labels.
-      output: which of several outputs the task reads, as of ``jafl.Model``.
-
-    Raises:
-      SettingError: says which task reads such labels.
+    y: [E, ...], and the model's outputs for a batch, or their shapes and dtypes. num_classes: of the labels.
     """
     whole, axes = jnp.issubdtype(y.dtype, jnp.integer), len(y.shape)
     outputs = _read_output(task, outputs, output)

@@ -22,28 +22,21 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """The configuration of an encoder, from ``config.json``.
+    """The configuration of an encoder, from ``config.json``."""
 
-    kind: "bert" or "distilbert", which has neither token types nor a pooler.
-    tokens: rows of the table of tokens. types: rows of the table of token types, 0 for none.
-    activation: a name in ``ACTIVATIONS``.
-    hidden_dropout: after embeddings and sublayers. attention_dropout: on attention weights.
-    classifier_dropout: before the classifier.
-    """
-
-    kind: str
-    tokens: int
+    kind: str  # "bert" or "distilbert", which has neither token types nor a pooler
+    tokens: int  # rows of the table of tokens
     positions: int
-    types: int
+    types: int  # rows of the table of token types, 0 for none
     size: int
     layers: int
     heads: int
     inner_size: int
-    activation: str
+    activation: str  # a name in ``ACTIVATIONS``
     epsilon: float
-    hidden_dropout: float
-    attention_dropout: float
-    classifier_dropout: float
+    hidden_dropout: float  # after embeddings and sublayers
+    attention_dropout: float  # on attention weights
+    classifier_dropout: float  # before the classifier
     padding: int
     initial_deviation: float
 

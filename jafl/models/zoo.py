@@ -1,26 +1,12 @@
-"""Small models for any data: softmax regression, a multilayer perceptron, a small CNN; and all models by name."""
+"""Small models for any data: softmax regression, a multilayer perceptron, a small CNN."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
 
-from jafl.models.common import check_classes, flat, floating, widths
-from jafl.models.hugging_face import bert, distilbert
-from jafl.models.images import (
-    celeba_cnn,
-    emnist_cnn,
-    fedbuff_cnn,
-    fedstaleweight_cifar_cnn,
-    fedstaleweight_fashion_cnn,
-    leaf_celeba_cnn,
-    lenet5,
-)
-from jafl.models.layers import convolution_and_pool, dense
+from jafl.models.common import check_classes, convolution_and_pool, dense, flat, floating, widths
 from jafl.models.model import Model
-from jafl.models.recurrent import character_lstm, sent140_lstm
-from jafl.models.resnet import resnet18
-from jafl.models.signals import mnist_1d_cnn
 
 
 class Softmax(nn.Module):
@@ -125,23 +111,3 @@ def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
     """
     check_classes(num_classes)
     return Model(CNN(num_classes, widths("channels", channels)))
-
-
-MODELS: dict[str, Callable[..., Model]] = {
-    "softmax": softmax,
-    "mlp": mlp,
-    "cnn": cnn,
-    "emnist_cnn": emnist_cnn,
-    "lenet5": lenet5,
-    "celeba_cnn": celeba_cnn,
-    "leaf_celeba_cnn": leaf_celeba_cnn,
-    "fedbuff_cnn": fedbuff_cnn,
-    "fedstaleweight_fashion_cnn": fedstaleweight_fashion_cnn,
-    "fedstaleweight_cifar_cnn": fedstaleweight_cifar_cnn,
-    "resnet18": resnet18,
-    "mnist_1d_cnn": mnist_1d_cnn,
-    "sent140_lstm": sent140_lstm,
-    "character_lstm": character_lstm,
-    "distilbert": distilbert,
-    "bert": bert,
-}

@@ -19,13 +19,7 @@ NAME = "(log scale of the error)"
 
 
 def shows_errors(scale: str, metric: str, values: np.ndarray) -> bool:
-    """Whether the axis is logarithmic in the error.
-
-    Args:
-      scale: one of ``SCALES``; "auto" decides by the values.
-      metric: the name of the metric; only accuracies have an error.
-      values: [points] float, all that is drawn; those that are not finite do not count.
-    """
+    """Whether the axis is logarithmic in the error; of ``SCALES``, "auto" decides by all finite ``values`` drawn."""
     values = values[np.isfinite(values)]
     possible = "accuracy" in metric and values.size > 0 and values.min() >= 0 and values.max() <= 1
     if not possible or scale == "linear" or values.min() == 1:

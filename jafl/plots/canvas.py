@@ -121,15 +121,9 @@ def require_schedules(schedules: Mapping[str, EventSchedule]) -> None:
 def with_rows(
     schedules: Mapping[str, EventSchedule], same: Mapping[str, str]
 ) -> tuple[list[tuple[str, EventSchedule, str]], str]:
-    """Which schedules get a row of a picture, and what is said of the others.
+    """(label, schedule, color) of those that get a row of a picture, and a note, maybe "", on the others.
 
-    Args:
-      schedules: {label: schedule}.
-      same: {label: a few words} of those that a picture would show as a constant.
-
-    Returns:
-      (label, schedule, color) of all others, or of all if no other is left; and a note on the rest, on a line of its
-      own, which may be empty.
+    Without a row are those in ``same``, {label: a few words}, which would be constant, unless no other is left.
     """
     colors = {label: COLORS[index % len(COLORS)] for index, label in enumerate(schedules)}
     chosen = [label for label in schedules if label not in same] or list(schedules)

@@ -23,7 +23,6 @@ from jafl.plots.canvas import (
     thousands,
     tidy,
 )
-from jafl.plots.histories import runs_by_label
 from jafl.records import History
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Run = Sequence[Mapping[str, Any]]
+ALONE = "run"  # the label of runs that are given without one
 
 HORIZONTALS = {"server_step": "server steps", "client_trips": "client trips", "time": TIME}
 MARKERS = "os^Dv"
@@ -293,3 +293,32 @@ def _legend(figure: "Figure", axes: "Axes", curves: Sequence[Curve]) -> None:
         label = f"± 1 standard error of {number} seeds"
         handles.append(Patch(color="0.5", alpha=0.35, linewidth=0, label=label))
     legend_above(figure, handles)
+
+
+def runs_by_label(runs: Any) -> Any:
+    """``{label: [evaluations of each seed]}`` of histories, alone, in lists or by label; anything else as it is."""
+    if isinstance(runs, Mapping):
+        return {label: _label_runs(label_runs, f"runs[{label!r}]") for label, label_runs in runs.items()}
+    is_run = _is_list(runs) and len(runs) > 0 and all(isinstance(row, Mapping) for row in runs)
+    if isinstance(runs, History) or is_run:
+        return {ALONE: [as_evaluations(runs)]}
+    if _is_list(runs) and len(runs) > 0 and all(isinstance(run, History) for run in runs):
+        return {ALONE: _label_runs(runs, "runs")}
+    return runs
+
+
+def as_evaluations(run: Any) -> Any:
+    """The evaluations of a history; anything else as it is."""
+    return run.evaluations if isinstance(run, History) else run
+
+
+def _label_runs(runs: Any, setting: str) -> list[Any]:
+    """The evaluations of a label's runs; a history stands for a list of one."""
+    if isinstance(runs, History):
+        return [runs.evaluations]
+    require(_is_list(runs), setting, runs, "a history, or a list of runs")
+    return [as_evaluations(run) for run in runs]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -49,7 +49,6 @@ def label_split(label_counts: np.ndarray, counted: str = "examples") -> "Figure"
 
 
 def _stacked_labels(counts: np.ndarray, counted: str) -> "Figure":
-    """One stacked bar per client."""
     with importing():
         from matplotlib import color_sequences
 

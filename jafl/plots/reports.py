@@ -8,7 +8,7 @@ import numpy as np
 from jafl.base.errors import require
 from jafl.base.extras import importing
 from jafl.plots.canvas import COLORS, is_constant, new_figure, per_cent, tidy
-from jafl.plots.histories import as_evaluations
+from jafl.plots.curves import as_evaluations
 from jafl.records import History
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ def _title(name: str) -> str:
 
 
 def _value(values: np.ndarray) -> str:
-    """The value of a constant report."""
     return f"{values.mean():.4g}" if values.size else "never measured"
 
 

@@ -104,14 +104,9 @@ def reason_against_amplification(
     """Why sampling does not amplify the privacy of a rule, a sentence; None if it does.
 
     The formula is for sums in which every client that is drawn has the same weight, whoever else is drawn. A mean
-    over those who are there changes all weights with each client that joins; and noise in units of the largest weight
-    that was drawn tells who was there, where weights differ. So the rule's weights are computed for several cohorts:
-    those of the schedule, half of each, one client alone, and everybody.
-
-    Args:
-      rule: without privacy, or a specification of one.
-      schedule: of Poisson cohorts.
-      num_examples: [N] integers, where the weights read them.
+    over those who are there changes all weights with each client that joins; and noise in units of the largest
+    weight that was drawn tells who was there, where weights differ. So the rule's weights are computed for several
+    cohorts: those of the schedule, half of each, one client alone, and everybody.
     """
     rounded = as_specification(rule).build().rounding
     own = rounded.rule if rounded else rule

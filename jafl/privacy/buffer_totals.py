@@ -26,28 +26,12 @@ def small(params: Params) -> Any:
 
 
 def counted(rule: Rule, counts: Buffer, arrival: Arrival) -> tuple[Buffer, Report]:
-    """Folds all of an arrival but its update into a buffer of a small model.
-
-    Args:
-      rule: linear and additive.
-      counts: of the rule, for ``small(params)``.
-      arrival: the arrival.
-
-    Returns:
-      The buffer, and the rule's report.
-    """
+    """Folds all of an arrival but its update into ``counts``, a linear rule's buffer for ``small(params)``."""
     return rule.fold(counts, arrival._replace(update=small(arrival.update), start=None))
 
 
 def with_total(rule: Rule, counts: Buffer, total: ArrayTree, params: Params) -> Buffer:
-    """The rule's buffer with what it has counted, and with this sum of weighted updates.
-
-    Args:
-      rule: linear and additive.
-      counts: of the rule, for ``small(params)``.
-      total: [*P], the sum of weight times update.
-      params: [*P].
-    """
+    """The rule's buffer with what it has counted, and with ``total`` [*P], the sum of weight times update."""
     leaves, structure = jax.tree.flatten(jax.eval_shape(lambda: rule.begin((), params)))
     sums = jax.tree.leaves(total)
     filled = [
@@ -58,10 +42,7 @@ def with_total(rule: Rule, counts: Buffer, total: ArrayTree, params: Params) -> 
 
 
 def _places(rule: Rule, params: Params) -> list[int | None]:
-    """For each leaf of the buffer, the leaf of the model whose shape it has, or None.
-
-    Their lengths, which nothing else has, distinguish them.
-    """
+    """For each leaf of the buffer, the leaf of the model whose length, which nothing else has, it has; or None."""
     leaves, structure = jax.tree.flatten(params)
     lengths = [_LENGTH + number for number in range(len(leaves))]
     marked = jax.tree.unflatten(
@@ -75,22 +56,12 @@ def _places(rule: Rule, params: Params) -> list[int | None]:
 def fold_weights(
     rule: Specification | Rule, schedule: EventSchedule, num_examples: np.ndarray | None
 ) -> np.ndarray:
-    """With which weight each trip's update enters the sum in the rule's buffer, before ``finish`` scales the sum.
+    """[J] float64: the weight with which each update enters the rule's buffer, before ``finish`` scales the sum.
 
-    The rule's own ``fold`` is run on a model of a single number, in 64 bits, on the host. FedBuff's weight is that of
-    the staleness; times the client's number of examples, where it weighs by these.
-
-    Args:
-      rule: the rule, or a specification of one; an eligible one (``check_eligible``).
-      schedule: the events, J trips.
-      num_examples: [N] integers, examples of each client; None if they are not known.
-
-    Returns:
-      [J] float64.
-
-    Raises:
-      SettingError: for a rule that is not eligible, numbers of examples that it needs and that are not given, weights
-        that are not finite, or a rule that keeps several sums with different weights.
+    The rule's own ``fold`` is run on a model of a single number, in 64 bits, on the host. FedBuff's weight is that
+    of the staleness; times the client's number of examples, where it weighs by these. SettingError for a rule that
+    is not eligible or keeps several sums with different weights, for missing ``num_examples``, and weights that are
+    not finite.
     """
     reads = check_eligible(rule)
     if num_examples is None:

@@ -16,30 +16,18 @@ def wide(tree: Any) -> Any:
 
 
 class Clipped(NamedTuple):
-    """An update that no longer exceeds the clip norm.
+    """An update that no longer exceeds the clip norm."""
 
-    Attributes:
-      update: [*P], in 32 bits at least.
-      clipped: [] float: 1 if it was longer, else 0.
-      not_finite: [] float: 1 if it held NaN or infinity, and is zeros now; else 0.
-    """
-
-    update: Updates
-    clipped: Array
-    not_finite: Array
+    update: Updates  # [*P], in 32 bits at least
+    clipped: Array  # [] float: 1 if it was longer, else 0
+    not_finite: Array  # [] float: 1 if it held NaN or infinity, and is zeros now; else 0
 
 
 def clip(update: Updates, clip_norm: Any) -> Clipped:
-    """The update, scaled down to an L2 norm of ``clip_norm`` over all parameters if it is longer.
+    """The update, scaled down to an L2 norm of ``clip_norm`` over all parameters if longer; zeros if not finite.
 
-    It stays in 32 bits at least: rounded to bfloat16 it would be longer than the clip norm again, by up to 0.4 %.
-
-    Args:
-      update: [*P] of floats.
-      clip_norm: [] float, above 0; infinity leaves every finite update as it is.
-
-    Returns:
-      The update, and what it was. One with NaN or infinity in it is zeros.
+    It stays in 32 bits at least: rounded to bfloat16 it would be longer than the clip norm again, by up to 0.4 %. A
+    norm of infinity leaves every finite update as it is.
 
     Examples:
       >>> clip({"w": jnp.array([3.0, 4.0])}, 1.0).update["w"].tolist()

@@ -21,12 +21,9 @@ _FEW_DEVIATIONS = 1e-4
 def check_delta(delta: float) -> float:
     """``delta`` as a float; raises SettingError unless it lies in (0, 1)."""
     remedy = "It is usually set below 1 over the number of clients: delta=1e-7 for a million."
-    require(_inside(delta), "delta", delta, "a number above 0 and below 1", remedy)
+    inside = is_number(delta) and 0 < float(delta) < 1
+    require(inside, "delta", delta, "a number above 0 and below 1", remedy)
     return float(delta)
-
-
-def _inside(value: object) -> bool:
-    return is_number(value) and 0 < float(value) < 1
 
 
 def check_epsilon(epsilon: float) -> float:

@@ -27,15 +27,7 @@ class Key(NamedTuple):
 
 
 def threefry(key: Key, first: Array, second: Array) -> tuple[jax.Array, jax.Array]:
-    """Threefry-2x32 with 20 rounds: two random words for each pair of counter words.
-
-    Args:
-      key: of the stream.
-      first, second: [...] uint32, the counter.
-
-    Returns:
-      Two arrays [...] uint32.
-    """
+    """Threefry-2x32 with 20 rounds: two random words, [...] uint32, for each pair of counter words."""
     keys = (key.first, key.second, key.first ^ key.second ^ _PARITY)
     x, y = first + keys[0], second + keys[1]
     for group in range(5):
@@ -53,26 +45,12 @@ def seed_key(seed: int) -> Key:
 
 
 def trip_key(key: Key, client: Array, trip: Array) -> Key:
-    """The key of one trip.
-
-    Args:
-      key: of the run.
-      client: [] int32, who makes it.
-      trip: [] int32, how many trips this client had started before.
-    """
+    """The key of one trip, made of the run's; trip: how many trips this client had started before."""
     return Key(*threefry(key, jnp.asarray(client).astype(jnp.uint32), jnp.asarray(trip).astype(jnp.uint32)))
 
 
 def words(key: Key, like: ArrayTree) -> tuple[Any, Any]:
-    """Two random words for each entry of each array of ``like``: the trip's mask, and the bits of its rounding.
-
-    Args:
-      key: of the trip.
-      like: [*P] arrays, or their shapes.
-
-    Returns:
-      Two pytrees like it, of uint32.
-    """
+    """Two pytrees like ``like`` of random uint32, by the key of a trip: its mask, and the bits of its rounding."""
     leaves, structure = jax.tree.flatten(like)
     pair_masks = [
         threefry(key, jnp.full(jnp.shape(leaf), number, jnp.uint32), _numbers(jnp.shape(leaf)))

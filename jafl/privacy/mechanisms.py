@@ -115,17 +115,11 @@ def check_steps(mechanism: Mechanism, num_steps: int) -> None:
 
 
 class Trees(NamedTuple):
-    """How the server steps are divided into trees.
+    """How the server steps are divided into trees."""
 
-    Attributes:
-      size: steps of each tree but the last, which may have fewer.
-      number: of trees.
-      depth: levels above the leaves of a tree that is completed: 2 ** depth >= size.
-    """
-
-    size: int
-    number: int
-    depth: int
+    size: int  # steps of each tree but the last, which may have fewer
+    number: int  # of trees
+    depth: int  # levels above the leaves of a tree that is completed: 2 ** depth >= size
 
 
 def trees(mechanism: Mechanism, num_steps: int) -> Trees:

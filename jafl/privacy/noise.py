@@ -23,43 +23,24 @@ _WORD_OF_NOISE = 0x6E6F6973
 
 
 class NoiseNumbers(NamedTuple):
-    """What the noise of a run depends on, beside its mechanism; all of it data.
+    """What the noise of a run depends on, beside its mechanism; all of it data."""
 
-    Attributes:
-      words: [2 W] uint32: the key of all nodes' keys, from ``key_words`` or drawn.
-      tree_steps: [] int32: server steps of a tree; all of the run's where nothing restarts.
-      num_steps: [] int32: server steps of the run.
-    """
-
-    words: Array
-    tree_steps: Array
-    num_steps: Array
+    words: Array  # [2 W] uint32: the key of all nodes' keys, from ``key_words`` or drawn
+    tree_steps: Array  # [] int32: server steps of a tree; all of the run's where nothing restarts
+    num_steps: Array  # [] int32: server steps of the run
 
 
 def key_words(seed: int) -> np.ndarray:
-    """[2] uint32: the key of a run's noises, from a number that somebody knows.
-
-    Args:
-      seed: a whole number, at least 0 and below 2^64.
-    """
+    """[2] uint32: the key of a run's noises, from a number that somebody knows, at least 0 and below 2^64."""
     return np.array([_WORD_OF_NOISE ^ (seed >> 32), seed & 0xFFFFFFFF], np.uint32)
 
 
 def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int, dtype: Any) -> Array:
-    """The standard Gaussian of one node, the same on every device and in every order.
+    """[size]: the standard Gaussian of one node, the same on every device and in every order.
 
-    Args:
-      words: [2 W] uint32: W keys of Threefry. What they make of the node is combined by XOR, so that whoever guesses
-        a key must guess all of them.
-      tree: [] int32, the number of the tree; 0 for a mechanism without trees.
-      level: [] int32, 0 for leaves.
-      index: [] int32, of the node in its level, from the left; the server step for a mechanism without trees.
-      size: P, parameters of the model.
-      dtype: of floats.
-
-    Returns:
-      [P]: ``jax.random.normal(key, (P,), dtype)`` with Threefry's key ``fold_in(fold_in(fold_in(words, tree), level),
-      index)``, where W is 1.
+    With W = 1 it is ``jax.random.normal(key, (size,), dtype)`` with Threefry's key ``fold_in(fold_in(fold_in(words,
+    tree), level), index)``. What the W keys in ``words`` [2 W] uint32 make of the node is combined by XOR, so that
+    whoever guesses a key must guess all of them. index: in its level, from the left; without trees the server step.
     """
     key = _node_key(jnp.asarray(words, jnp.uint32), (tree, level, index))
     if dtype != jnp.float32:
@@ -74,7 +55,6 @@ def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int,
 
 
 def _node_key(words: Array, place: tuple[Any, Any, Any]) -> Array:
-    """Threefry's key of the node at ``place``."""
     combined = jnp.zeros(2, jnp.uint32)
     for pair in range(len(words) // 2):
         key = jax.random.wrap_key_data(words[2 * pair : 2 * pair + 2], impl="threefry2x32")
@@ -104,26 +84,16 @@ def _threefry(key: Array, size: int) -> Array:
 class Noise(NamedTuple):
     """The noise of the steps' directions, as pure functions on vectors of P parameters.
 
-    Attributes:
-      init: () -> state: what lasts from step to step, ``()`` for nothing.
-      at_step: (state, step, rounds) -> (noise [P], state): that of server step ``step`` ([] int32), in units of a
-        node's standard deviation. ``rounds`` is 1, or 0 for no noise: then nothing is drawn, and it is zeros.
+    ``at_step`` (state, step [] int32, rounds) -> (noise [P], state) is that of a server step, in units of a node's
+    standard deviation. ``rounds`` is 1, or 0 for no noise: then nothing is drawn, and it is zeros.
     """
 
-    init: Callable[[], Any]
+    init: Callable[[], Any]  # () -> state: what lasts from step to step, ``()`` for nothing
     at_step: Callable[[Any, Array, Array], tuple[Array, Any]]
 
 
 def make_noise(mechanism: Mechanism, rows: int, numbers: NoiseNumbers, size: int, dtype: Any) -> Noise:
-    """The noise of a mechanism: row ``step`` of ``mechanisms.noising`` times the nodes' Gaussians.
-
-    Args:
-      mechanism: the mechanism.
-      rows: vectors that it keeps, from ``rows_kept``.
-      numbers: of the run.
-      size: P, parameters of the model.
-      dtype: of floats, in which all is computed.
-    """
+    """A mechanism's noise, for which it keeps ``rows`` vectors: row ``step`` of ``noising`` times Gaussians."""
     draw = functools.partial(_draw, numbers, size, dtype)
     nothing = functools.partial(jnp.zeros, size, dtype)
     if mechanism.name == "banded_toeplitz":
@@ -159,17 +129,11 @@ def _independent(draw: Callable[..., Array], nothing: Callable[[], Array]) -> No
 
 
 class _Place(NamedTuple):
-    """Where a server step stands in its tree.
-
-    Attributes:
-      tree: [] int32.
-      leaf: [] int32: its leaf.
-      completes: [] bool: whether the tree is completed with empty leaves after it.
-    """
+    """Where a server step stands in its tree."""
 
     tree: Array
     leaf: Array
-    completes: Array
+    completes: Array  # [] bool: whether the tree is completed with empty leaves after it
 
 
 def _place(numbers: NoiseNumbers, step: Array) -> _Place:

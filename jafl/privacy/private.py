@@ -1,6 +1,7 @@
 """Private training: any eligible rule with every trip clipped and the mechanism's noise in each step's direction."""
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.errors import SettingError, choose, refusal, require
-from jafl.privacy.accounted import check_digests, digests, other_schedule, schedule_digest
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide
 from jafl.privacy.gaussian import check_clip_and_noise, check_delta
@@ -174,9 +174,7 @@ def _refuse_private(rule: Specification) -> None:
 class AccountedRule(Specification):
     """A private rule on the schedule that it has been accounted for: it runs on no other.
 
-    Attributes:
-      report: a ``PrivacyReport``; None of a copy that JAX has made.
-      requested: the rule that ``private`` was given; likewise.
+    A copy that JAX has made has neither the report nor the rule that ``private`` was given.
     """
 
     report: PrivacyReport | None = None
@@ -274,28 +272,21 @@ def _unprotected(rule, accounted) -> Rule:
 
 
 class _Own(NamedTuple):
-    """What a private rule keeps beside the rule in it.
+    """What a private rule keeps beside the rule in it."""
 
-    Attributes:
-      step: [] int32: of the server.
-      kept: what the noise keeps from step to step.
-      drawn: the key of the noise where it was drawn: here it is in the checkpoints; else ().
-    """
-
-    step: Array
-    kept: Any
-    drawn: Any
+    step: Array  # [] int32: of the server
+    kept: Any  # what the noise keeps from step to step
+    drawn: Any  # the key of the noise where it was drawn: here it is in the checkpoints; else ()
 
 
 def _private_on_schedule(
     rule, clip_norm, deviation, words, tree_steps, num_steps, mechanism: Mechanism, rows, accounted
 ) -> Rule:
-    """``rule`` with clipping and noise.
-
-    deviation: the standard deviation of a node's noise in the direction. accounted: the digests of what was accounted
-    for. The others are those of ``noise.NoiseNumbers`` and ``noise.make_noise``.
+    """``rule`` with clipping, and noise of which a node has the standard ``deviation`` in the direction.
 
     Updates, their sum and the noise have 32 bits at least: a sum in bfloat16 may move by more than an update's norm.
+    accounted: the digests of what was accounted for. The others are of ``noise.NoiseNumbers`` and
+    ``noise.make_noise``.
     """
     within = executed(rule)
 
@@ -315,7 +306,9 @@ def _private_on_schedule(
         return rule.begin(state[0], wide(params)), state[1]
 
     def fold(buffer, arrival):
-        limit = clip_norm if rule.rounding is None else clip_norm - _lengthened(rule.rounding, arrival.update)
+        limit = clip_norm
+        if rule.rounding is not None:  # which may lengthen an update by a unit in each entry
+            limit = clip_norm - rule.rounding.unit * math.sqrt(_size(arrival.update))
         short = clip(arrival.update, limit)
         folded, report = rule.fold(buffer[0], arrival._replace(update=short.update))
         counts = {"clipped": short.clipped, "not_finite": short.not_finite}
@@ -351,11 +344,6 @@ def _private_on_schedule(
     )
 
 
-def _lengthened(rounding: Rounding, params: Any) -> Any:
-    """By how much a rule that rounds may lengthen an update [*P]: by a unit in each entry."""
-    return rounding.unit * math.sqrt(_size(params))
-
-
 def _size(params: Any) -> int:
     return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(params))
 
@@ -378,3 +366,49 @@ def _like(vector: Array, params: Any) -> Any:
         vector[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)
     ]
     return jax.tree.unflatten(structure, parts)
+
+
+# What an account was made for, as digests: a rule that was accounted for one schedule must not run on another.
+
+
+def schedule_digest(schedule: EventSchedule) -> str:
+    """SHA-256 of a schedule, on which an account depends: who takes part in which step, how stale, and when."""
+    digest = hashlib.sha256()
+    for field in dataclasses.fields(schedule):
+        value = np.asarray(getattr(schedule, field.name))
+        text = str(value.tolist()) if value.dtype == object else ""
+        kind = np.float64 if value.dtype.kind == "f" else np.int64
+        digest.update(f"{field.name} {value.shape} {text} ".encode())
+        if not text:
+            digest.update(np.ascontiguousarray(value, kind).tobytes())
+    return digest.hexdigest()
+
+
+def digests(rule: Specification, schedule: EventSchedule, num_examples: Any) -> np.ndarray:
+    """[2, 8] uint32: the digests of the schedule, and of the numbers of examples where the weights read them."""
+    counts = np.asarray(num_examples, np.int64) if "num_examples" in check_eligible(rule) else np.zeros(0)
+    digest_pair = (schedule_digest(schedule), hashlib.sha256(counts.tobytes()).hexdigest())
+    return np.stack([np.frombuffer(bytes.fromhex(digest), np.uint32) for digest in digest_pair])
+
+
+def other_schedule() -> SettingError:
+    return SettingError(
+        "schedule is another one than was accounted: other clients take part in other steps, so the epsilon is "
+        "another one. Run the schedule for which the rule was accounted, made with the same seed, or give "
+        "jafl.simulate what jafl.private(...) returns without a schedule: it is accounted for the one that runs.",
+        setting="schedule",
+    )
+
+
+def check_digests(accounted: np.ndarray, digests: np.ndarray) -> None:
+    """Raises SettingError unless ``digests`` are those that were accounted for."""
+    same = np.all(digests == accounted, axis=1)
+    if not same[0]:
+        raise other_schedule()
+    if not same[1]:
+        raise SettingError(
+            "federation holds other numbers of examples than were accounted, and the weights of the rule follow from "
+            "them: so the epsilon is another one. Give jafl.simulate what jafl.private(...) returns: it is accounted "
+            "for the federation that trains.",
+            setting="federation",
+        )

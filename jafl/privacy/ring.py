@@ -28,16 +28,9 @@ def most_units(clip_norm: float, fraction_bits: int) -> int:
 def rounded(values: ArrayTree, bits: ArrayTree, scale: Array, most: Array) -> Any:
     """``values`` in units, rounded up or down at random, so that the mean of many roundings is the value itself.
 
-    The next unit above is taken with the probability of the fraction, a multiple of 2^-24.
-
-    Args:
-      values: [*P] floats.
-      bits: [*P] uint32, random; the upper 24 bits of each word are used.
-      scale: [] float, units in 1, a power of two.
-      most: [] int32, the largest absolute value, in units, that a result may have.
-
-    Returns:
-      [*P] uint32: whole numbers modulo 2^32, none above ``most`` in absolute value.
+    The next unit above is taken with the probability of the fraction, a multiple of 2^-24: the upper 24 of the
+    random ``bits`` [*P] uint32. scale: units in 1, a power of two. Results are whole numbers modulo 2^32, none above
+    ``most`` in absolute value.
     """
 
     def encode_leaf(value: jax.Array, word: jax.Array) -> jax.Array:
@@ -91,14 +84,7 @@ def check_headroom(
 ) -> None:
     """Proves that no sum of a server step leaves the ring: trips x largest entry x largest weight < 2^31.
 
-    Args:
-      most_trips: the largest number of trips in a server step.
-      clip_norm: the largest norm of an update.
-      fraction_bits, weight_bits: of updates and of weights.
-      largest_weight: the largest absolute weight of a trip.
-
-    Raises:
-      SettingError: if a sum could leave it; says which bits would do.
+    SettingError if a sum could leave it; says which bits would do.
     """
 
     def whole(weight: int) -> int:

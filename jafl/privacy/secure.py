@@ -20,53 +20,31 @@ WEIGHT, TRIP = "secure_weight", "secure_trip"
 
 
 class SecureBuffer(NamedTuple):
-    """What has arrived of a server step. All of it adds up, in any order.
+    """What has arrived of a server step. All of it adds up, in any order."""
 
-    Attributes:
-      masked: [*P] uint32: the sum of what clients have sent.
-      masks: [*P] uint32: the sum of their masks, which a server learns once no more arrives.
-      counts: the rule's own buffer, without the updates: what it counts and adds up beside them.
-      unfit: [] float: 0, or NaN if an update was not finite, which whole numbers cannot say.
-    """
-
-    masked: Any
-    masks: Any
-    counts: Any
-    unfit: Array
+    masked: Any  # [*P] uint32: the sum of what clients have sent
+    masks: Any  # [*P] uint32: their sum, which a server learns once no more arrives
+    counts: Any  # the rule's own buffer, without the updates: what it counts and adds up beside them
+    unfit: Array  # [] float: 0, or NaN if an update was not finite, which whole numbers cannot say
 
 
 class Sent(NamedTuple):
-    """What one client sends, and what hides it.
+    """What one client sends, and what hides it."""
 
-    Attributes:
-      masked: [*P] uint32: weight x rounded update + mask.
-      mask: [*P] uint32.
-      clipped: [] float: 1 if the update was longer than the clip norm, else 0.
-      unfit: [] float: 0, or NaN if the update was not finite.
-    """
-
-    masked: Any
-    mask: Any
-    clipped: Array
-    unfit: Array
+    masked: Any  # [*P] uint32: weight x rounded update + mask
+    mask: Any  # [*P] uint32
+    clipped: Array  # [] float: 1 if the update was longer than the clip norm, else 0
+    unfit: Array  # [] float: 0, or NaN if the update was not finite
 
 
 class Numbers(NamedTuple):
-    """The numbers of a secure rule: data, so that others run the same compiled program.
+    """The numbers of a secure rule: data, so that others run the same compiled program."""
 
-    Attributes:
-      clip_norm: [] float.
-      scale: [] float: units in an update of 1, a power of two.
-      most: [] int32: the largest absolute value of a rounded entry, in units.
-      weight_scale: [] float: units in a weight of 1, a power of two.
-      key: [2] uint32, of all masks and rounding bits of the run.
-    """
-
-    clip_norm: Array
-    scale: Array
-    most: Array
-    weight_scale: Array
-    key: Array
+    clip_norm: Array  # [] float
+    scale: Array  # [] float: units in an update of 1, a power of two
+    most: Array  # [] int32: the largest absolute value of a rounded entry, in units
+    weight_scale: Array  # [] float: units in a weight of 1, a power of two
+    key: Array  # [2] uint32, of all masks and rounding bits of the run
 
 
 def secure(
@@ -215,17 +193,12 @@ class SecureRule(Specification):
             weight_scale=2.0**weight_bits,
             key=np.array(masks.seed_key(seed), np.uint32),
         )
-        counts = _as_counts(num_examples, schedule)
+        known = np.ones(schedule.num_clients) if num_examples is None else num_examples
+        counts = np.asarray(known, np.int32)
         return Specification(_secure_on_schedule, {"rule": rule, "num_examples": counts, **numbers._asdict()})
 
 
-def _as_counts(num_examples: np.ndarray | None, schedule: EventSchedule) -> np.ndarray:
-    """[N] int32: the numbers of examples, 1 where they are not known."""
-    return np.asarray(np.ones(schedule.num_clients) if num_examples is None else num_examples, np.int32)
-
-
 def _secure_on_schedule(rule: Rule, num_examples: np.ndarray, **numbers: Any) -> Rule:
-    """A secure rule; see ``secure``."""
     own = Numbers(**numbers)
 
     def columns(schedule: EventSchedule) -> Columns:
@@ -289,17 +262,7 @@ def _unrounded(rule: Rule, columns: Any, weight_scale: Array) -> Rule:
 
 
 def message(update: Updates, client: Array, trip: Array, weight: Array, numbers: Numbers) -> Sent:
-    """What a client sends of one trip.
-
-    Args:
-      update: [*P] of floats.
-      client, trip: [] int32, who, and how many trips it had started before.
-      weight: [] int32, in units.
-      numbers: of the run.
-
-    Returns:
-      The masked row, and its mask.
-    """
+    """What a client sends of its trip of this number, from 0: the masked row, and its mask; weight: in units."""
     key = masks.trip_key(masks.Key(numbers.key[0], numbers.key[1]), client, trip)
     mask, bits = masks.words(key, update)
     short = clip(update, numbers.clip_norm)

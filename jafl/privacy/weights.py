@@ -58,7 +58,7 @@ def check_eligible(rule: Rule | Specification) -> tuple[str, ...]:
     reads = examined(rule)
     if isinstance(reads, str):
         allowed = "a rule whose weights follow from the schedule and from public counts alone"
-        remedy = f"{_sentence(reads)} Eligible are {', '.join(eligible_rules())}."
+        remedy = f"{reads[0].upper()}{reads[1:]}. Eligible are {', '.join(eligible_rules())}."
         raise refusal("rule", _Named(rule_name(rule)), allowed, remedy)
     return reads
 
@@ -94,10 +94,6 @@ class _Named(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _sentence(reason: str) -> str:
-    return f"{reason[0].upper()}{reason[1:]}."
 
 
 def examined(rule: Rule | Specification) -> tuple[str, ...] | str:
@@ -228,7 +224,6 @@ def _not_weighted_sums(step: _Step, direction: Any) -> str | None:
 
 
 def _joined(tree: Any) -> np.ndarray:
-    """All entries in a row."""
     return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(tree)])
 
 

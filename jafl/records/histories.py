@@ -22,15 +22,9 @@ STEP_COLUMNS = ("step", "step_time")
 
 
 def check_column(name: Any, reports: Iterable[str], what: str) -> None:
-    """Refuses a name that what a user measures cannot bear.
+    """Refuses a name of an evaluator, or of its column, that is no plain text or that another column has.
 
-    Args:
-      name: of an evaluator, or of a column that it makes in the evaluations.
-      reports: names that a rule reports, for trips and for server steps.
-      what: the name is, for the message.
-
-    Raises:
-      SettingError: for the name of another column of the history, and for what is no plain text.
+    reports: names that a rule reports, for trips and for server steps. what: the name is, for the message.
     """
     name = str(name) if isinstance(name, int) else name
     plain = isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)
@@ -111,7 +105,9 @@ class History:
           ImportError: without pandas, which jafl itself does not need: ``pip install jafl[pandas]``.
         """
         table = choose(
-            "rows", rows, {"evaluations": self._evaluations, "trips": self._trips, "steps": self._steps}
+            "rows",
+            rows,
+            {"evaluations": lambda: self.evaluations, "trips": self._trips, "steps": self._steps},
         )
         with importing():
             import pandas
@@ -190,9 +186,6 @@ class History:
         across, values = zip(*points, strict=True)
         return display.line_chart(across, values, "client trips", column.replace("_", " "))
 
-    def _evaluations(self) -> list[dict[str, Any]]:
-        return self.evaluations
-
     def _trips(self) -> dict[str, np.ndarray]:
         trips = len(self.trip_reports["loss"])
         return {name: getattr(self.schedule, name)[:trips] for name in TRIP_COLUMNS} | dict(self.trip_reports)
@@ -209,15 +202,9 @@ _MEASURED = ("test_", "validation_", "train_")
 def weights_given(
     schedule: EventSchedule, trip_reports: Mapping[str, Any], step_reports: Mapping[str, Any]
 ) -> np.ndarray:
-    """``History.weights``: the factor with which each applied trip's update entered the pseudo-gradient.
+    """[J'] float64, ``History.weights``: the factor with which each applied update entered the pseudo-gradient.
 
-    Args:
-      schedule: the event schedule.
-      trip_reports: {name: [J']}, what the rule reported for each applied trip; "loss" among them.
-      step_reports: {name: [T'] or [T', K]}, what it reported for each server step.
-
-    Returns:
-      [J'] float64.
+    Reports are by name: [J'] of each applied trip, "loss" among them; [T'] or [T', K] of each server step.
     """
     trips = len(trip_reports["loss"])
     if "weight" in step_reports:  # [T', K], of a rule that weighs its whole buffer at the step

@@ -57,16 +57,11 @@ class Recall(NamedTuple):
     """Which clients' stored values a rule wants to see again at which server step, known from the schedule.
 
     Before the trips of step ``t`` are folded, ``fold_recalled`` gets the rows ``first_row[t]:first_row[t + 1]``.
-
-    Attributes:
-      first_row: [T + 1] int32.
-      client: [R] int32, whose stored value.
-      weight: [R, ...] float, numbers of the rule's own that ``fold_recalled`` gets with the value.
     """
 
-    first_row: np.ndarray
-    client: np.ndarray
-    weight: np.ndarray
+    first_row: np.ndarray  # [T + 1] int32
+    client: np.ndarray  # [R] int32, whose stored value
+    weight: np.ndarray  # [R, ...] float, numbers of the rule's own that go with the value
 
 
 def _no_columns(schedule: EventSchedule) -> Columns:
@@ -115,19 +110,12 @@ class Requirements(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """The rule without its rounding, for a rule that adds up whole numbers (``jafl.secure``).
+    """The rule without its rounding, for a rule that adds up whole numbers (``jafl.secure``)."""
 
-    Attributes:
-      rule: that which rounds nothing, a ``Rule``; it decides what the rounded one is eligible for.
-      unrounded: the same with the weights that the rounded one uses, a ``Rule``.
-      unit: [] float: no entry of an update is rounded by as much.
-      clip_norm: [] float: the largest norm of an update that it takes.
-    """
-
-    rule: Any
-    unrounded: Any
-    unit: Array
-    clip_norm: Array
+    rule: Any  # a ``Rule`` that rounds nothing; it decides what the rounded one is eligible for
+    unrounded: Any  # the same with the weights that the rounded one uses
+    unit: Array  # [] float: no entry of an update is rounded by as much
+    clip_norm: Array  # [] float: the largest norm of an update that it takes
 
 
 class _RuleFields(NamedTuple):
@@ -206,7 +194,10 @@ class Rule(_RuleFields):
         check_model: Callable[[Params], None] | None = None,
         **fields: Any,
     ):
-        _check_functions(init=init, begin=begin, fold=fold, finish=finish, columns=columns)
+        functions = {"init": init, "begin": begin, "fold": fold, "finish": finish, "columns": columns}
+        for name, function in functions.items():
+            remedy = "help(jafl.Rule) says what each function of a rule takes and returns."
+            require(callable(function), f"the rule's {name}", function, "a function", remedy)
         memory = _memory_with(memory, fields)
         _check_names(fields)
         required = (requirements or Requirements())._asdict() | fields
@@ -304,13 +295,6 @@ class Rule(_RuleFields):
         memory = "client memory" if self.memory else ""
         steps = ["begin", "fold each trip", "finish", "server optimizer"]
         return display.card(title, facts, display.flow(steps, below={1: memory} if memory else {}))
-
-
-def _check_functions(**functions: Any) -> None:
-    """Raises SettingError for one that cannot be called."""
-    for name, function in functions.items():
-        remedy = "help(jafl.Rule) says what each function of a rule takes and returns."
-        require(callable(function), f"the rule's {name}", function, "a function", remedy)
 
 
 def _check_names(fields: dict[str, Any]) -> None:

@@ -121,7 +121,11 @@ def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> dict[str, 
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _encoded_array(np.asarray(value), isinstance(value, np.generic), name, arrays)
     if (parts := _named_parts(value)) is not None:
-        entries = [[key, part(key, inner)] for key, inner in parts if not _is_fixed(inner)]
+        # Functions are no data: the object that this one is made like has them, too.
+        data = [
+            (key, inner) for key, inner in parts if not callable(inner) or _named_parts(inner) is not None
+        ]
+        entries = [[key, part(key, inner)] for key, inner in data]
         return {"other": _class_name(value), "parts": entries}
     raise SettingError(
         f"{name} of the history is of the type {type(value).__name__}, but must be made of arrays, numbers, texts, "
@@ -209,11 +213,6 @@ def _named_parts(value: Any) -> list[tuple[Any, Any]] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return None
-
-
-def _is_fixed(value: Any) -> bool:
-    """Whether a part of an object is no data but a function, which the object that it is made like has, too."""
-    return callable(value) and _named_parts(value) is None
 
 
 def _key(key: Any, name: str) -> Any:

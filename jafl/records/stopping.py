@@ -17,10 +17,7 @@ LARGER, SMALLER = ("accuracy",), ("loss", "perplexity")
 
 
 def larger_is_better(setting: str, value: str, column: str) -> bool:
-    """Whether a column of the evaluations is the better, the larger it is.
-
-    Raises SettingError, of ``setting`` and its ``value``, for a column whose name does not tell.
-    """
+    """Whether larger values of a column are better; SettingError, of ``setting``, where its name does not tell."""
     allowed = (
         f"of a column whose name ends in {', '.join((*LARGER, *SMALLER))}: others do not tell what is better"
     )
@@ -47,20 +44,12 @@ def check_measured(
 
 
 class StopWhen(NamedTuple):
-    """A condition on which a run stops: a comparison of a column with a number, or a column that stalls.
+    """A condition on which a run stops: a comparison of a column with a number, or a column that stalls."""
 
-    Attributes:
-      text: as it was given.
-      column: of the evaluations.
-      comparison: one of ``COMPARISONS``, or ``STALLS``.
-      number: with which the column is compared; of ``STALLS`` how many evaluations in a row are no better than the
-        best one before them.
-    """
-
-    text: str
-    column: str
-    comparison: str
-    number: float
+    text: str  # as it was given
+    column: str  # of the evaluations
+    comparison: str  # one of ``COMPARISONS``, or ``STALLS``
+    number: float  # of ``STALLS``: how many evaluations in a row are no better than the best before
 
     @classmethod
     def parsed(cls, text: Any) -> "StopWhen":

@@ -79,10 +79,6 @@ def group_limit(runs: Sequence[Run], platform: str | None = None) -> int:
     saves the fixed cost of each operation, which pays while all models fit into its caches, and never with
     convolutions, which it computes run by run. Where server steps of runs differ in size, each trip selects, for
     every run, between the old and the new carry: all client memory, for a rule that has some.
-
-    Args:
-      runs: that differ only in numbers with a fraction and in the contents of arrays.
-      platform: "cpu", or another of JAX's names. Default: that of the default device.
     """
     first = runs[0]
     if len(runs) == 1:

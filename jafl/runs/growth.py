@@ -22,17 +22,9 @@ DEFAULT_TRIPS = 10_000
 
 
 def larger(before: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
-    """The settings in which ``settings`` asks for more than a run, comparison or sweep was begun with.
+    """The names of the settings in which ``settings`` asks for more than a run, comparison or sweep was begun with.
 
-    Args:
-      before: the content of its ``config.json``, or of ``comparison.json``.
-      settings: what is asked for now.
-
-    Returns:
-      Their names; none if the budget is the same.
-
-    Raises:
-      SettingError: if the budget is smaller.
+    before: the content of its ``config.json``, or of ``comparison.json``. SettingError if the budget is smaller.
     """
     now = _budgets(dataclasses.asdict(settings))
     earlier = _budgets(before)
@@ -48,17 +40,10 @@ def larger(before: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
 
 
 def check(experiment: Experiment, path: pathlib.Path) -> None:
-    """Refuses an experiment that cannot go on with the run in a directory; writes nothing.
+    """Refuses an experiment that cannot go on with the run in a directory, if it holds one; writes nothing.
 
-    A damaged run passes: whoever goes on with it tells of it.
-
-    Args:
-      experiment: what is to go on.
-      path: the directory of its run, which may hold none.
-
-    Raises:
-      SettingError: if the two differ in more than their budget, the budget is smaller, or the earlier run has
-        diverged and would have to grow.
+    So where the two differ in more than their budget, the budget is smaller, or the earlier run has diverged and
+    would have to grow. A damaged run passes: whoever goes on with it tells of it.
     """
     if not (path / "config.json").is_file():
         return
@@ -99,11 +84,7 @@ def replacement(
 ) -> Replacement | None:
     """The replacement of what a directory holds, if that had a smaller budget than ``experiment``; tells of it.
 
-    A replacement that was stopped before it was made goes on.
-
-    Raises:
-      SettingError: as ``check`` does.
-      DamagedRun: if the directory holds a damaged run.
+    A replacement that was stopped before it was made goes on. Raises as ``check`` does, and DamagedRun.
     """
     path = directory.path
     if not (path / "config.json").is_file():

@@ -22,12 +22,8 @@ _known: dict[int, bool] = {}  # {number of a file system: whether it has locks}
 def directory_lock(folder: str | os.PathLike[str], *, wait: float = 0.0) -> Iterator[bool]:
     """Locks ``folder``, which must exist, until the block ends; yields False if another process holds the lock.
 
-    The lock's file is removed while the lock is still held: a process that waits for it sees that it is gone, and
-    tries again with a new file.
-
-    Args:
-      folder: the directory. Where its file system has no locks, True is yielded, and nothing is locked.
-      wait: how many seconds to wait for the lock.
+    The lock's file is removed while the lock is still held: a process that waits for it, ``wait`` seconds at most,
+    sees that it is gone, and tries again with a new file. Where the file system has no locks, True is yielded.
     """
     import filelock
 

@@ -253,12 +253,7 @@ def dry_run(
     """Computes and draws every schedule of ``settings`` without training; the arguments are those of ``run``.
 
     Leaves ``config.json``, ``schedule.npz``, ``partition.npz``, ``diagnostics.json`` and the schedule's pictures.
-
-    Returns:
-      A sentence for each picture that could not be drawn.
-
-    Raises:
-      SettingError: for any setting that cannot work.
+    Returns a sentence for each picture that could not be drawn.
     """
     which = which_pictures(pictures, show)
     with measured() as clock:
@@ -316,14 +311,13 @@ def _write_schedule(
     directory.write_partition(experiment.federation, experiment.source)
     weights = expected_weights(experiment)
     diagnostics = diagnose(experiment, weights)
-    directory.write_diagnostics(diagnostics)
+    directory.write_result("diagnostics.json", diagnostics)
     with part("pictures"):
         undrawn = draw_schedule(directory.path, experiment, weights, pictures)
     return diagnostics, undrawn or []
 
 
 def _dry_run_row(name: str, diagnostics: Mapping[str, Any]) -> list[str]:
-    """The row of one run in the table of a dry run."""
     influence = diagnostics["influence"].get("as given", diagnostics["influence"]["client trips"])
     fairness = [influence["jain"], influence["fairness_loss"]]
     return [
@@ -352,10 +346,7 @@ def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) 
 def _write_comparison(
     parent: RunDirectory, outcomes: Sequence[Outcome], settings: Settings, clock: WallClock, pictures: str
 ) -> list[str]:
-    """Writes the comparison's ``summary.json`` and, unless ``pictures`` is "none", its pictures.
-
-    Returns a sentence for each picture that could not be drawn.
-    """
+    """Writes ``summary.json`` and the pictures; returns a sentence for each that could not be drawn."""
     target_accuracy = settings.target_accuracy
     runs = {
         outcome.experiment.name: {
@@ -388,7 +379,6 @@ def _write_comparison(
 
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The table's rows, one for each algorithm."""
     summaries: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
         summaries.setdefault(outcome.experiment.settings.algorithm, []).append(outcome.summary)

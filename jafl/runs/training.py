@@ -1,20 +1,23 @@
 """Trains an experiment, or a group of them in one program, and writes their run directories as it goes."""
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jafl import plots
 from jafl.config.experiment import Experiment
 from jafl.records import History, Params
 from jafl.runs.directory.damage import is_closed
 from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import Replacement
+from jafl.runs.directory.reader import PastRun
+from jafl.runs.directory.tables import cost_of_target
 from jafl.runs.grouping import as_runs
 from jafl.runs.recording.pictures import draw_missing
 from jafl.runs.recording.progress import Interrupt, Progress
 from jafl.runs.recording.recorder import Options, Outcome, Recording
 from jafl.runs.recording.wall_clock import WallClock, part
-from jafl.runs.target import with_target
 from jafl.simulation.checkpoints import Checkpoints, Saved
 from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.driver import Callbacks
@@ -31,21 +34,10 @@ def run_experiment(
     replacement: Replacement | None = None,
     clock: WallClock | None = None,
 ) -> Outcome:
-    """Runs one experiment, or what is left of it, and writes its directory.
+    """Runs one experiment, or what is left of it, and writes its directory, on which the caller holds the lock.
 
-    The caller holds the lock on the directory (``jafl.runs.lock``).
-
-    Args:
-      experiment: what is run.
-      directory: where.
-      options: how.
-      interrupt: Ctrl-C.
-      replacement: of the run that the directory holds, once this one has something to show.
-      clock: what measures the parts of the wall-clock time.
-
-    Raises:
-      SettingError: if the directory holds a run of other settings; DamagedRun if it holds a damaged one.
-      OSError: if a file cannot be written.
+    replacement: of the run that the directory holds, once this one has something to show. SettingError if that is of
+    other settings, DamagedRun if it is damaged, OSError if a file cannot be written.
     """
     recording = Recording(experiment, directory, options, replacement, clock)
     waits = recording.is_waiting
@@ -234,3 +226,20 @@ def _train(
                 callbacks=callbacks,
                 checkpoints=checkpoints,
             )
+
+
+def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> PastRun:
+    """A run that is over, by another target: what reaching it took is written anew, and with ``pictures`` drawn."""
+    summary: dict[str, Any] = dict(past.summary or {})
+    config = {**past.config, "target_accuracy": target_accuracy}
+    if summary.get("target_accuracy") == target_accuracy == past.config.get("target_accuracy"):
+        return past
+    summary |= {"target_accuracy": target_accuracy, **cost_of_target(past.evaluations, target_accuracy)}
+    directory = RunDirectory(past.path, resume=True)
+    if pictures and (past.path / "accuracy.png").is_file():
+        with part("pictures"):
+            curves = {past.config["algorithm"]: [past.evaluations]}
+            plots.save(plots.accuracy_panels(curves, target=target_accuracy), past.path / "accuracy.png")
+    directory.write_summary(summary)  # before the settings: readers take its target
+    directory.write_result("config.json", config)
+    return dataclasses.replace(past, config=config, summary=summary)

@@ -108,7 +108,6 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
         return number
 
     def _begin(self, client: int, number: int) -> float:
-        """When the client's day of this number begins."""
         return self._begins[client] + number * self.day
 
 
@@ -166,7 +165,6 @@ class on_and_off(Availability):  # noqa: N801
         return windows[bisect.bisect_right(windows, time, key=lambda window: window[1])]
 
     def _draw_more(self, client: int) -> None:
-        """Draws the client's next 32 windows."""
         number = len(self._windows[client]) + np.arange(32)
         on, off = (
             -mean * np.log1p(-keyed_uniform(self._seed, PRESENCE, np.full(32, client), 2 * number + part))

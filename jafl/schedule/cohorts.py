@@ -45,20 +45,11 @@ def limited_cohorts(
     applied: Callable[[Sequence[int]], Sequence[int]] | None = None,
     everybody_first: bool = False,
 ) -> np.ndarray:
-    """The same as ``fixed_cohorts`` among the clients that may start; SettingError in a round with too few of them.
+    """[T, size], ``fixed_cohorts`` of the clients that may start; SettingError in a round with too few of them.
 
-    Args:
-      size: clients of a round.
-      rounds: T.
-      seed: keys the draws.
-      limits: before the first round. Only trips that are applied count.
-      setting: what the size is called where it is refused.
-      applied: the clients of a round, in client order -> those whose trips the server applies; called once per round.
-        Default: all of them.
-      everybody_first: the first round is one of all clients, and not returned.
-
-    Returns:
-      [T, size] int32; [T - 1, size] with ``everybody_first``.
+    limits: before the first round; only trips that are applied count. applied: the clients of a round, in client
+    order -> those whose trips the server applies, called once per round; None: all. everybody_first: the first round
+    is one of all clients, and not returned.
     """
     num_clients = len(limits.taken)
     picker = Picker(num_clients, seed)

@@ -16,15 +16,10 @@ def _mix(word: np.ndarray) -> np.ndarray:
 
 
 def keyed_uniform(seed: int, purpose: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
-    """Uniform numbers in (0, 1), one per (client, trip); the same key always gives the same number.
+    """[n] float64 in (0, 1), one per (client, trip); the same key always gives the same number.
 
-    Args:
-      seed: any integer.
-      purpose: a number that distinguishes streams, DURATION for example.
-      client, trip: [n] integers.
-
-    Returns:
-      [n] float64, a multiple of 2**-52 plus 2**-53, so that neither 0 nor 1 occurs.
+    Each is a multiple of 2**-52 plus 2**-53, so that neither 0 nor 1 occurs. purpose: a number that distinguishes
+    streams, DURATION for example.
     """
     stream = np.random.SeedSequence((abs(seed), int(seed < 0), purpose)).generate_state(2, np.uint64)
     with np.errstate(over="ignore"):

@@ -11,13 +11,7 @@ from jafl.schedule.delays import Delay, NoSuchTrip, checked_durations
 
 
 class Table:
-    """Numbers by (client, trip), drawn in blocks: one for all clients, then doubling ones per client.
-
-    Args:
-      draw: (client [n], trip [n]) -> [n] float64.
-      num_clients: N.
-      trips: about how many trips the run will make, over all clients.
-    """
+    """Numbers by (client, trip), of about ``trips``, drawn in blocks: one for all clients, then doubling ones."""
 
     def __init__(self, draw: Callable[[np.ndarray, np.ndarray], np.ndarray], num_clients: int, trips: int):
         self._draw = draw

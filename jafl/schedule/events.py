@@ -55,10 +55,7 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
 
 
 class Events:
-    """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed.
-
-    The phases of an instant are listed by ``_phases``.
-    """
+    """Who trains, who may start, and what the server has received; ``run`` makes the schedule. Written for speed."""
 
     def __init__(self, world: World, protocol: Protocol, trips: int):
         if world.availability:
@@ -194,7 +191,6 @@ class Events:
             self.last_version = self.version
 
     def _free_places(self) -> None:
-        """Counts the places that clients may take now."""
         if self.limits and self.restart == "at_once":
             self._release_held()
         if self.start_times:
@@ -282,7 +278,6 @@ class Events:
             heapq.heapreplace(in_flight, self._new_trip(draw_one(), now, self.version))
 
     def _trips_to_come(self) -> int:
-        """Trips until the last step."""
         return int(self.last_version - self.version) * self.needed - self.in_buffer
 
     def _fill_buffer(self) -> None:
@@ -302,7 +297,6 @@ class Events:
     # Single events: a trip starts, a trip ends, the server steps, trips are thrown away, clients leave.
 
     def _new_trip(self, client: int, now: float, version: int) -> Trip:
-        """The trip that ``client`` starts now from ``version``."""
         trips_made, table = self.trips_made, self.trip_durations
         number = trips_made[client]
         trips_made[client] = number + 1
@@ -348,7 +342,6 @@ class Events:
         return True
 
     def _step(self) -> None:
-        """The server applies its buffer."""
         self.step_time.append(self.now)
         self.step_sizes.append(self.in_buffer)
         self.version += 1
@@ -456,7 +449,6 @@ class Events:
             self._starve()
 
     def _next_waking(self) -> float:
-        """When the next sleeping client is available again."""
         return self.asleep[0][0] if self.asleep else math.inf
 
     def _has_special_events(self) -> bool:
@@ -511,7 +503,6 @@ class Events:
 
 
 def _or_never(moment: float | None) -> float:
-    """Infinity for None."""
     return math.inf if moment is None else moment
 
 

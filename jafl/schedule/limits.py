@@ -11,12 +11,8 @@ class Limits:
     """Keeps clients from starting who have made all their trips, or whose last one is too few server steps ago.
 
     A trip counts from the moment at which the server takes it into its buffer. One that is thrown away does not: the
-    model never depends on it.
-
-    Args:
-      num_clients: N.
-      most_trips: trips of each client that the server takes at most; None for any number.
-      smallest_gap: steps that apply two trips of a client have numbers that differ by so much, at least.
+    model never depends on it. smallest_gap: least difference of the numbers of the steps that apply a client's
+    trips.
     """
 
     def __init__(self, num_clients: int, most_trips: int | None, smallest_gap: int):

@@ -25,10 +25,7 @@ class World:
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """Who starts when, and when the server steps: the arguments of ``jafl.asynchronous`` of the same names.
-
-    start_times: of open arrivals, which have no places.
-    """
+    """Who starts when, and when the server steps: the arguments of ``jafl.asynchronous`` of the same names."""
 
     concurrency: int
     buffer_size: int
@@ -42,4 +39,4 @@ class Protocol:
     trip_time_out: float | None = None
     most_trips: int | None = None
     smallest_gap: int = 0
-    start_times: Callable[[], Iterator[float]] | None = None
+    start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places

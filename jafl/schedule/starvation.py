@@ -26,41 +26,23 @@ REMEDIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Standstill:
-    """What there is at the moment from which no server step follows.
-
-    Attributes:
-      time: of the simulation.
-      steps: server steps made.
-      wanted: server steps asked for, or infinity.
-      protocol: by which clients are started.
-      num_clients: N.
-      gone: clients that have left for ever.
-      never_there: clients that are not available any more.
-      held: clients whose update waits: in the buffer, or for the end of a round.
-      done: clients that have made all the trips that most_trips allows.
-      resting: clients that smallest_gap keeps from starting before further steps.
-      free_places: places that nobody can take.
-      in_buffer: trips in the buffer.
-      needed: trips that the next step takes.
-      ended: trips that have ended since the last step.
-      thrown_away: {reason: trips thrown away since the last step}.
-    """
+    """What there is at the moment from which no server step follows."""
 
     time: float
     steps: int
-    wanted: float
+    wanted: float  # server steps asked for, or infinity
     protocol: Protocol
     num_clients: int
-    gone: int
-    never_there: int
-    held: int
-    done: int
-    resting: int
-    free_places: int
-    in_buffer: int
-    needed: int
-    ended: int
-    thrown_away: Mapping[str, int]
+    gone: int  # clients that have left for ever
+    never_there: int  # clients that are not available any more
+    held: int  # clients whose update waits: in the buffer, or for the end of a round
+    done: int  # clients that have made all the trips that most_trips allows
+    resting: int  # clients that smallest_gap keeps from starting before further steps
+    free_places: int  # places that nobody can take
+    in_buffer: int  # trips
+    needed: int  # trips that the next step takes
+    ended: int  # trips since the last step
+    thrown_away: Mapping[str, int]  # {reason: trips since the last step}
 
     def refusal(self, *, busy: bool) -> SettingError:
         """The error that says so; ``busy``: trips go on ending, but lead to no step."""

@@ -123,7 +123,9 @@ def synchronous(
     if chances is None:
         started, name = _started(num_clients, cohort_size, over_selection)
     else:
-        _refuse_beside_participation(cohort_size=cohort_size, over_selection=over_selection, cohorts=cohorts)
+        beside = {"cohort_size": cohort_size, "over_selection": over_selection, "cohorts": cohorts}
+        for other, value in beside.items():  # which would decide by themselves who takes part
+            require(value in (None, 0.0, "fixed"), other, value, "left out where participation is given")
         started, name = max(math.ceil(chances.sum()), 1), "participation * num_clients"
     law.check_clients(num_clients)
     _check_end_of_rounds(deadline, min_reports, num_clients if cohort_size is None else cohort_size)
@@ -223,12 +225,6 @@ def _check_end_of_rounds(deadline: float | None, min_reports: int | None, most: 
     if min_reports is not None:
         whole_number("min_reports", min_reports, 1)
         require(min_reports <= most, "min_reports", min_reports, f"at most {most}, which a round can have")
-
-
-def _refuse_beside_participation(**others: float | str | None) -> None:
-    """Refuses what would decide by itself who takes part."""
-    for name, value in others.items():
-        require(value in (None, 0.0, "fixed"), name, value, "left out where participation is given")
 
 
 def _refuse_beside_poisson(**others: Any) -> None:

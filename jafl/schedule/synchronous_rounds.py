@@ -21,19 +21,12 @@ MOST_QUESTIONS = 300_000
 
 @dataclasses.dataclass(frozen=True)
 class RoundsProtocol:
-    """How rounds are made: the arguments of ``jafl.synchronous`` of the same names.
+    """How rounds are made: the arguments of ``jafl.synchronous`` of the same names."""
 
-    Attributes:
-      cohort_size: reports after which a round is over; None for all of those that take part.
-      started: clients that a round starts at most.
-      participation: [N] float64 chances; None where ``started`` clients are drawn.
-      deadline: infinity for none.
-    """
-
-    cohort_size: int | None
-    started: int
-    participation: np.ndarray | None
-    deadline: float
+    cohort_size: int | None  # reports after which a round is over; None: of all that take part
+    started: int  # clients that a round starts at most
+    participation: np.ndarray | None  # [N] float64 chances; None where ``started`` clients are drawn
+    deadline: float  # infinity for none
     min_reports: int
     most_trips: int | None
     smallest_gap: int

@@ -164,21 +164,13 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows of a file, sorted by client, and for each client in the file's order.
-
-    Attributes:
-      path: the file.
-      number: [R] lines or indices in the file.
-      client: [R].
-      offsets: [N + 1]; client c has the rows ``offsets[c]:offsets[c + 1]``.
-      columns: {name: [R] float64}.
-    """
+    """The rows of a file, sorted by client, and for each client in the file's order."""
 
     path: str
-    number: np.ndarray
-    client: np.ndarray
-    offsets: np.ndarray
-    columns: dict[str, np.ndarray]
+    number: np.ndarray  # [R] lines or indices in the file
+    client: np.ndarray  # [R]
+    offsets: np.ndarray  # [N + 1]; client c has the rows ``offsets[c]:offsets[c + 1]``
+    columns: dict[str, np.ndarray]  # {name: [R] float64}
 
     @property
     def first_row(self) -> np.ndarray:
@@ -245,7 +237,6 @@ def _refuse_gaps(path: pathlib.Path, client: np.ndarray, number: np.ndarray, num
 
 
 def _read_csv(path: pathlib.Path, columns: Sequence[str]) -> _Table:
-    """Reads a text file."""
     header = ["client", *columns]
     lines, rows = [], []
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -290,7 +281,6 @@ def _numbers(
 
 
 def _client_number(text: str) -> int:
-    """The number of a client; raises ValueError for any other text."""
     client = int(text)
     if not 0 <= client < 2**31:
         raise ValueError
@@ -298,7 +288,6 @@ def _client_number(text: str) -> int:
 
 
 def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
-    """Reads a file of NumPy arrays."""
     arrays = _arrays(path)
     key = "offsets" if "offsets" in arrays else "client"
     names = ",".join(columns)
@@ -325,7 +314,6 @@ def _read_npz(path: pathlib.Path, columns: Sequence[str]) -> _Table:
 
 
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The arrays in an .npz file."""
     try:
         return read_archive(path)
     except ArrayFileError as error:
@@ -350,7 +338,6 @@ def _by_offsets(path: pathlib.Path, offsets: np.ndarray, count: int) -> np.ndarr
 
 
 def _path(path: Any) -> pathlib.Path:
-    """The path of a file; SettingError for what is none."""
     fits = isinstance(path, (str, os.PathLike))
     require(fits, "path", path, "that of a .csv or .npz file, durations.csv for example")
     return pathlib.Path(path)
@@ -362,12 +349,10 @@ def _row(path: str | pathlib.Path, number: int) -> str:
 
 
 def _unreadable(path: pathlib.Path, reason: object) -> SettingError:
-    """The error for a file that cannot be read."""
     return SettingError(f"The trace file {str(path)!r} cannot be read: {str(reason).rstrip('.')}.")
 
 
 def _check_clients(path: str, first_row: np.ndarray, num_clients: int) -> None:
-    """Raises SettingError unless a trace is of so many clients."""
     count = len(first_row)
     unknown = (
         f" (client {num_clients} is in {_row(path, first_row[num_clients])})" if count > num_clients else ""

@@ -32,7 +32,7 @@ from jafl.runs.directory.reader import DamagedRun, PastRun, names_in, read_json,
 from jafl.runs.lock import advice, directory_lock
 from jafl.runs.recording.recorder import Options, refuse_changed_inputs
 from jafl.runs.recording.wall_clock import WallClock, measured, part
-from jafl.runs.target import with_target
+from jafl.runs.training import with_target
 from jafl.simulation import checkpoints
 from jafl.simulation.checkpoints import differences
 from jafl.sweeps import parts, seed_means

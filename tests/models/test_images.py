@@ -8,7 +8,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 from jafl.base.errors import SettingError
-from jafl.models import MODELS, images, layers, resnet, resnet18
+from jafl.models import MODELS, common, images, resnet, resnet18
 
 
 def dense(inputs, outputs):
@@ -96,7 +96,7 @@ def linen_layers(monkeypatch):
         return nn.max_pool(x, (window, window), strides=(window, window), padding=padding)
 
     def switch():
-        for module in (images, layers, resnet):
+        for module in (common, images, resnet):
             monkeypatch.setattr(module, "Conv", nn.Conv)
             if hasattr(module, "max_pool"):
                 monkeypatch.setattr(module, "max_pool", max_pool)

@@ -13,8 +13,7 @@ from jafl.base.extras import importing
 from jafl.data.cache import Writer
 from jafl.data.federation import Source, client_offsets
 from jafl.data.normalization import PixelStatistics, normalization_named
-from jafl.data.sources.prepared import examples, image_from
-from jafl.data.sources.prepared_clients import prepared_clients
+from jafl.data.sources.prepared import examples, image_from, prepared_clients
 
 SIDE = 32
 MIN_EXAMPLES = 5  # images of a client

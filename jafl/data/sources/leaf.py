@@ -28,9 +28,8 @@ def leaf_files(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
 def leaf_clients(folder: pathlib.Path, split: str) -> Iterator[Client]:
     """Yields (name, x [n, features] float32, y [n] int64) of every client of a split.
 
-    Raises:
-      SettingError: naming file and client, if a file is not whole, a user that it lists has no data or not as many as
-        it says, examples differ in length, or a user comes twice.
+    SettingError, naming file and client, if a file is not whole, a user that it lists has no data or not as many as
+    it says, examples differ in length, or a user comes twice.
     """
     seen: dict[str, pathlib.Path] = {}
     for file in leaf_files(folder, split):

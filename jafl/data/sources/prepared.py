@@ -3,17 +3,21 @@
 Reading them needs no TensorFlow, but they must be in the array_record format.
 """
 
+import dataclasses
 import io
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jafl.base.errors import SettingError
 from jafl.base.extras import MissingLibraryError, importing
+from jafl.data.cache import Decoded, Writer, cached
+from jafl.data.federation import Source
 from jafl.data.sources.without_tensorflow import without_bucket
+from jafl.data.splits import check_client_split, client_source
 
 # Every data set of tensorflow-datasets that jafl reads.
 PREPARED = (
@@ -27,6 +31,7 @@ PREPARED = (
     "sentiment140",
 )
 EXAMPLES_AT_ONCE = 1000
+TEST_FRACTION = 0.1  # of data sets that come with clients
 
 
 def default_data_dir() -> pathlib.Path:
@@ -65,11 +70,7 @@ def tfds_builder(name: str, data_dir: str | os.PathLike) -> Any:
 
 
 def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]:
-    """The files of the prepared data set ``name`` under ``data_dir``.
-
-    Raises:
-      SettingError: if it is not there, only half there, in a format that needs TensorFlow, or damaged.
-    """
+    """The files of a prepared data set; SettingError if it is missing, damaged or in TensorFlow's format."""
     data_dir = pathlib.Path(data_dir)
     folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
     remedy = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
@@ -155,3 +156,39 @@ def pixels_from(content: bytes) -> np.ndarray:
     """[height, width, channels] uint8 from the bytes of a PNG or JPEG file."""
     pixels = np.asarray(image_from(content), np.uint8)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def prepared_clients(
+    name: str,
+    decode: Callable[[Writer, pathlib.Path], Mapping[str, Any]],
+    *,
+    request: Mapping[str, Any],
+    data_dir: str | os.PathLike | None,
+    cache_dir: str | os.PathLike | None,
+    split_by: str,
+    test_fraction: float | None,
+    validation_fraction: float,
+    data_fraction: float,
+    data_seed: int,
+) -> tuple[Source, Decoded]:
+    """The source of a prepared data set ``name``, and its decoded form.
+
+    decode: writes x, y and the clients' offsets, given the folder of the data set, and returns its facts.
+    request: everything besides the files that the decoded form depends on. test_fraction: None is a tenth. For the
+    other arguments see ``split_clients``.
+    """
+    test_fraction = TEST_FRACTION if test_fraction is None else test_fraction
+    check_client_split(split_by, test_fraction, validation_fraction, data_fraction, data_seed)
+    root, cache = folders(data_dir, cache_dir)
+    files = check_prepared(name, root)
+    decoded = cached(name, lambda writer: decode(writer, root), cache_dir=cache, request=request, files=files)
+    source = client_source(
+        name,
+        decoded.arrays,
+        split_by=split_by,
+        test_fraction=test_fraction,
+        validation_fraction=validation_fraction,
+        data_fraction=data_fraction,
+        data_seed=data_seed,
+    )
+    return dataclasses.replace(source, digest=decoded.digest), decoded

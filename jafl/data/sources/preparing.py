@@ -69,7 +69,11 @@ def prepare(
 def _check_archives(name: str, builder: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> None:
     """Raises SettingError if an archive put there by hand is damaged, or one must be downloaded and cannot be."""
     archives = registered_archives(builder)
-    missing = [url for url, info in archives.items() if not _at_hand(builder, url, info, by_hand, downloads)]
+    missing = [
+        url
+        for url, info in archives.items()
+        if not ((by_hand / info.filename).exists() or kept_archive(builder, url, info, downloads).exists())
+    ]
     for info in archives.values():
         if (by_hand / info.filename).exists():
             _check_archive(by_hand / info.filename, info)
@@ -90,8 +94,9 @@ def _download_and_prepare(name: str, builder: Any, by_hand: pathlib.Path, downlo
             )
     except Exception as error:  # a broken archive or a lost network may raise any error
         names = ", ".join(sorted(info.filename for info in registered_archives(builder).values()))
+        first_line = (str(error).strip().splitlines() or [""])[0]
         raise SettingError(
-            f"prepare is {name!r}, but preparing failed ({type(error).__name__}: {_first_line(error)}). Nothing was "
+            f"prepare is {name!r}, but preparing failed ({type(error).__name__}: {first_line}). Nothing was "
             f"left half done. If an archive is truncated, delete it in {str(downloads)!r} and try again, or "
             f"put these files into {str(by_hand)!r}: {names}.",
             setting="prepare",
@@ -108,11 +113,6 @@ def registered_archives(builder: Any) -> dict[str, Any]:
         path = checksums._checksum_paths()[builder.name]
         archives = checksums.load_url_infos(path)
     return dict(archives)
-
-
-def _at_hand(builder: Any, url: str, info: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> bool:
-    """Whether an archive is there, put there by hand or kept from an earlier download."""
-    return (by_hand / info.filename).exists() or kept_archive(builder, url, info, downloads).exists()
 
 
 def kept_archive(builder: Any, url: str, info: Any, downloads: pathlib.Path) -> pathlib.Path:
@@ -162,7 +162,3 @@ def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_h
                 f"these files into {str(by_hand)!r} and try again:{listed}",
                 setting="prepare",
             ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

@@ -12,8 +12,7 @@ import numpy as np
 from jafl.base.errors import whole_number
 from jafl.data.cache import Writer
 from jafl.data.federation import Source, client_offsets
-from jafl.data.sources.prepared import examples
-from jafl.data.sources.prepared_clients import prepared_clients
+from jafl.data.sources.prepared import examples, prepared_clients
 from jafl.data.words import WordNumbers, by_frequency, decode_words
 
 # The split seed of FedBuff, appendix B.1.

@@ -28,35 +28,19 @@ _MOST_SLICES = 64
 
 
 class Geometry(NamedTuple):
-    """The options of a convolution, one number for each axis of space; static.
+    """The options of a convolution, one number for each axis of space; static."""
 
-    Attributes:
-      strides: steps between neighbouring results.
-      pads: zeros (before, after); negative ones crop.
-      spread: distance between neighbouring elements of the input, zeros in between: ``lhs_dilation``.
-      holes: distance between neighbouring elements of the kernel: ``rhs_dilation``.
-      groups: of channels that do not see each other: ``feature_group_count``.
-    """
-
-    strides: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    spread: tuple[int, ...]
-    holes: tuple[int, ...]
-    groups: int = 1
+    strides: tuple[int, ...]  # steps between neighbouring results
+    pads: tuple[tuple[int, int], ...]  # zeros (before, after); negative ones crop
+    spread: tuple[int, ...]  # distance between neighbouring elements of the input: ``lhs_dilation``
+    holes: tuple[int, ...]  # distance between neighbouring elements of the kernel: ``rhs_dilation``
+    groups: int = 1  # of channels that do not see each other: ``feature_group_count``
 
 
 def general_convolution(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
-    """The convolution of ``x`` [B, *space, channels] with ``kernel`` [*window, channels / groups, features].
+    """[B, *space', features]: ``x`` [B, *space, channels] and ``kernel`` [*window, channels / groups, features].
 
     Values and gradients are those of ``lax.conv_general_dilated`` to rounding.
-
-    Args:
-      x: of a floating type, with any number of axes of space.
-      kernel: of the same type, with as many.
-      geometry: the options.
-
-    Returns:
-      [B, *space', features].
 
     Examples:
       >>> one_axis = Geometry((1,), ((1, 1),), (1,), (1,))
@@ -176,7 +160,6 @@ def _written_out(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Arr
 
 
 def _with_holes(kernel: jax.Array, holes: Sequence[int]) -> jax.Array:
-    """``kernel`` with zeros between its elements."""
     gaps = [(0, 0, hole - 1) for hole in holes]
     return lax.pad(kernel, jnp.zeros((), kernel.dtype), [*gaps, (0, 0, 0), (0, 0, 0)])
 
@@ -214,7 +197,6 @@ def _counts(space: Sequence[int], window: Sequence[int], geometry: Geometry) -> 
 
 
 def _group_by_group(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
-    """One group of channels after the other."""
     groups, alone = geometry.groups, geometry._replace(groups=1)
     inputs = jnp.moveaxis(x.reshape(*x.shape[:-1], groups, -1), -2, 0)
     kernels = jnp.moveaxis(kernel.reshape(*kernel.shape[:-1], groups, -1), -2, 0)

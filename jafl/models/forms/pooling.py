@@ -107,8 +107,7 @@ class _Windows(NamedTuple):
 def windowed_maximum(x: jax.Array, sizes: tuple[int, ...], steps: tuple[int, ...], pads: Pads) -> jax.Array:
     """The largest value of each window of ``x``; sizes, steps and padding for each of its axes.
 
-    Raises:
-      SettingError: for windows of more than ``MOST_SLICES`` elements.
+    SettingError for windows of more than ``MOST_SLICES`` elements.
     """
     if math.prod(sizes) > MOST_SLICES:
         raise SettingError(

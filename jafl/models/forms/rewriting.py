@@ -41,15 +41,9 @@ def as_written() -> Iterator[None]:
 
 
 def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)``, its convolutions and max-pools in the quick form.
+    """``function(*arguments)``, to rounding, its convolutions and max-pools in the quick form.
 
-    Args:
-      traced: traces the function: (*arguments) -> what ``jax.jit(function).trace(*arguments)`` returns.
-      function: any function that JAX can trace.
-      arguments: pytrees of arrays.
-
-    Returns:
-      What the function returns: equal to rounding.
+    traced: (*arguments) -> what ``jax.jit(function).trace(*arguments)`` returns.
     """
     if _as_written:
         return function(*arguments)
@@ -63,7 +57,6 @@ def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *ar
 
 
 def _evaluated(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """The results of a jaxpr."""
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
 
@@ -86,7 +79,6 @@ def _named(equation: Any) -> Iterator[None]:
 
 
 def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
-    """The results of one operation."""
     name, params = equation.primitive.name, equation.params
     if name == CONVOLUTION and not _why_not_convolution(equation):
         return [_convolution(params, *operands)]
@@ -103,7 +95,6 @@ def _results(equation: Any, operands: list[Any]) -> Sequence[Any]:
 
 
 def _program_function(program: Any) -> Callable[..., list[Any]]:
-    """A program of an operation, as a function of its operands."""
     jaxpr, constants = getattr(program, "jaxpr", program), getattr(program, "consts", ())
     return lambda *operands: _evaluated(jaxpr, constants, operands)
 

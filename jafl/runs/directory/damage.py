@@ -17,17 +17,7 @@ class Damaged(NamedTuple):
 
 
 def survey(path: str | os.PathLike[str]) -> tuple[list[PastRun], list[Damaged]]:
-    """Every run in a directory and its subdirectories, the sound ones and those that are damaged.
-
-    Args:
-      path: the directory.
-
-    Returns:
-      Both in the order of their paths.
-
-    Raises:
-      SettingError: if ``path`` is not a directory.
-    """
+    """The sound runs in a directory and its subdirectories, and the damaged ones, in the order of their paths."""
     sound, damaged = [], []
     for folder in run_folders(path):
         try:

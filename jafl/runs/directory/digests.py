@@ -45,15 +45,7 @@ def what_changed(
     """What is wrong with a file of a run, a sentence without its end; None if all are as the run left them.
 
     A file that is not there is not compared, nor are those of a run of an earlier version, which has no digests.
-
-    Args:
-      folder: of the run.
-      content: of its ``summary.json``, or of ``written_in``.
-      names: of the files that are compared. Default: all.
-      written_in: the file that holds the digests.
-
-    Raises:
-      OSError: if a file is there and cannot be read.
+    content: of ``written_in``, the file that holds the digests. names: of the files that are compared; None: all.
     """
     written = content.get(KEY, {})
     if not isinstance(written, dict):

@@ -63,16 +63,11 @@ SCHEDULE_ARRAYS = (
 
 
 class RunDirectory:
-    """The directory to which a run, a comparison or a sweep writes its files.
+    """The directory to which a run, a comparison or a sweep writes its files; made if it does not exist.
 
-    Args:
-      path: made if it does not exist.
-      overwrite: delete the files of a run in the directory, and those of the runs in its direct subfolders.
-      resume: keep a run in the directory, to go on with it.
-
-    Raises:
-      SettingError: if the directory holds a run and neither ``overwrite`` nor ``resume`` is True, if another process
-        is running it, or if the path cannot be a directory.
+    overwrite: delete the files of a run in it, and those of the runs in its direct subfolders. resume: keep a run in
+    it, to go on with it. SettingError if it holds a run and neither is True, if another process is running it, or if
+    the path cannot be a directory.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False):
@@ -153,10 +148,6 @@ class RunDirectory:
             }
         self._write_arrays("partition.npz", arrays)
 
-    def remove_summary(self) -> None:
-        """Removes ``summary.json`` of a run that goes on."""
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def restart(self, evaluations: Sequence[Mapping[str, Any]]) -> None:
         """Prepares the directory for a run that begins, or goes on after ``evaluations``.
 
@@ -171,10 +162,7 @@ class RunDirectory:
         self._write_whole("metrics.jsonl", lambda path: path.write_text(lines))
 
     def append_evaluation(self, evaluation: Mapping[str, Any]) -> None:
-        """Hands one line of ``metrics.jsonl`` to the operating system, whole or not at all.
-
-        Raises OSError if it cannot be written.
-        """
+        """Hands one line of ``metrics.jsonl`` to the operating system, whole or not at all."""
         line = _json_line(evaluation).encode()
         file = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -208,10 +196,6 @@ class RunDirectory:
         self._write_arrays(
             "client_metrics.npz", {"server_step": np.array(steps), **(history.client_metrics or {})}
         )
-
-    def write_diagnostics(self, content: Mapping[str, Any]) -> None:
-        """``diagnostics.json``: what the schedule tells."""
-        self.write_result("diagnostics.json", content)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``, with the digests of what the run leaves for good and of itself."""
@@ -297,17 +281,7 @@ def already_there(path: pathlib.Path, earlier: EarlierRun) -> SettingError:
 
 
 def claim_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
-    """Makes ``parent/001``, or the first such number that does not exist, which nobody else can make then.
-
-    Args:
-      parent: made if it does not exist.
-
-    Returns:
-      The new directory.
-
-    Raises:
-      SettingError: if it cannot be made.
-    """
+    """Makes ``parent/001``, or the first such number that does not exist, which nobody else can make then."""
     for number in itertools.count(1):
         path = pathlib.Path(parent) / f"{number:03d}"
         try:
@@ -327,19 +301,10 @@ def occupied(
     resume: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[tuple["RunDirectory", EarlierRun | None]]:
-    """Locks the directory for new runs until the block ends.
+    """Locks the directory for new runs until the block ends. Raises as ``RunDirectory`` does.
 
-    Args:
-      output_dir: made if it does not exist. None: ``runs/001``, or the first such number that is free.
-      overwrite: whether it may hold a run, which is to be replaced.
-      resume: whether it may hold a run, which is to go on.
-      tell: called with a sentence where the file system has no locks.
-
-    Yields:
-      The directory, and the files of the run that it holds and that is to be replaced; None with ``resume``.
-
-    Raises:
-      SettingError: as ``RunDirectory`` does.
+    Yields the directory (``runs/001``, or the first such number that is free, for None) and the files of the run
+    that it holds and that is to be replaced; None with ``resume``. tell: called where the file system has no locks.
     """
     path = claim_next_directory(RUNS) if output_dir is None else output_dir
     directory = RunDirectory(path, resume=True)

@@ -54,11 +54,7 @@ TENSORBOARD, WANDB = "tensorboard", "wandb"
 
 
 class EarlierRun:
-    """The files of a run or a comparison in a directory and its direct subfolders; there may be none.
-
-    Raises:
-      SettingError: if the directory holds a sweep.
-    """
+    """The files, if any, of a run or a comparison in a directory and its subfolders; SettingError for a sweep."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -99,19 +95,12 @@ class EarlierRun:
 
 @dataclasses.dataclass
 class Replacement:
-    """A new run that takes the place of an earlier one in its directory, once it has something to show.
+    """A new run that takes the place of an earlier one in its directory, once it has something to show."""
 
-    Attributes:
-      earlier: what is removed then.
-      begin: called after that: writes what the new runs have in common.
-      from_step: the server step from whose evaluation on the new run has something to show.
-      made: whether it has taken the place.
-    """
-
-    earlier: EarlierRun
-    begin: Callable[[], None]
-    from_step: int = 1
-    made: bool = False
+    earlier: EarlierRun  # what is removed then
+    begin: Callable[[], None]  # called after that: writes what the new runs have in common
+    from_step: int = 1  # from whose evaluation on the new run has something to show
+    made: bool = False  # whether it has taken the place
 
     def make(self) -> None:
         """Removes the earlier run, unless that has been done."""
@@ -139,7 +128,6 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
-    """Removes the files of one run."""
     for file in files:
         file.unlink(missing_ok=True)
     for name in (CHECKPOINTS, BATCH_CHECKPOINTS):

@@ -21,12 +21,7 @@ STATUSES = ("finished", "interrupted", "diverged")
 
 
 class DamagedRun(SettingError):
-    """A run directory in which a file is not what it should be.
-
-    Attributes:
-      path: the directory.
-      reason: what is wrong, a sentence without its end.
-    """
+    """A run directory in which a file is not what it should be; ``reason``: a sentence without its end."""
 
     def __init__(self, path: pathlib.Path, reason: str):
         super().__init__(f"{path} is damaged: {reason}. {REMEDY}", setting="output_dir", value=str(path))
@@ -35,19 +30,12 @@ class DamagedRun(SettingError):
 
 @dataclasses.dataclass(frozen=True)
 class PastRun:
-    """One run directory.
+    """One run directory."""
 
-    Attributes:
-      path: the directory.
-      config: the content of ``config.json``.
-      evaluations: the complete lines of ``metrics.jsonl``.
-      summary: the content of ``summary.json``; None if the run is under way or was killed.
-    """
-
-    path: pathlib.Path
-    config: Mapping[str, Any]
-    evaluations: list[dict[str, Any]]
-    summary: dict[str, Any] | None
+    path: pathlib.Path  # the directory
+    config: Mapping[str, Any]  # of ``config.json``
+    evaluations: list[dict[str, Any]]  # the complete lines of ``metrics.jsonl``
+    summary: dict[str, Any] | None  # of ``summary.json``; None of a run under way or killed
 
     @property
     def name(self) -> str:
@@ -167,11 +155,7 @@ def _evaluations(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def run_folders(path: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """The directories with a ``config.json``, ``path`` and those below it, by name.
-
-    Raises:
-      SettingError: if ``path`` is not a directory.
-    """
+    """The directories with a ``config.json``, ``path`` and those below it, by name."""
     path = pathlib.Path(path)
     if not path.is_dir():
         raise SettingError(f"{str(path)!r} is not a directory.")
@@ -179,10 +163,7 @@ def run_folders(path: str | os.PathLike[str]) -> list[pathlib.Path]:
 
 
 def find_runs(path: str | os.PathLike[str]) -> list[PastRun]:
-    """Every run in a directory and its subdirectories, in the order of their paths.
-
-    Raises SettingError as ``read_run`` does, and if there is no run.
-    """
+    """Every run in a directory and its subdirectories, in the order of their paths; SettingError if there is none."""
     runs = [read_run(folder) for folder in run_folders(path)]
     if not runs:
         raise SettingError(
@@ -209,10 +190,7 @@ def settings_file(output_dir: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What the sweep in ``output_dir`` crosses: ``sweep`` and, if there are any, ``arms`` and ``overrides``.
-
-    None if the directory holds no sweep.
-    """
+    """What the sweep in ``output_dir`` crosses, {"sweep" and any "arms", "overrides"}; None if there is none."""
     path = pathlib.Path(output_dir) / "sweep.json"
     if not path.is_file():
         return None
@@ -256,10 +234,7 @@ def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """A JSON file of a run directory.
-
-    Raises SettingError if it cannot be read, is not such a file, or is of another format version.
-    """
+    """A JSON file of a run directory; SettingError if it is none, or of another format version."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:

@@ -13,10 +13,7 @@ from jafl.runs.directory.tables import cost_of_target, with_accuracy
 
 
 def summarize(history: History, *, target_accuracy: float, status: str = "finished") -> dict[str, Any]:
-    """The part of ``summary.json`` that the history tells.
-
-    status: "finished", "interrupted" or "diverged".
-    """
+    """The part of ``summary.json`` that the history tells; status: "finished", "interrupted" or "diverged"."""
     schedule, evaluations = history.schedule, history.evaluations
     applied = len(history.trip_reports["loss"])
     started = schedule.trips_started_by(history.server_steps)

@@ -30,8 +30,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """One row for each algorithm, with means over its seeds.
 
-    summaries: {algorithm: the ``summary.json`` of each seed}, at least one for each algorithm. worlds: {algorithm:
-    the letter of its world}, where they live in different ones.
+    summaries: {algorithm: the ``summary.json`` of each seed}. worlds: {algorithm: the letter of its world}, if
+    several.
     """
     return [
         {"algorithm": algorithm, **({"world": worlds[algorithm]} if worlds else {}), **row(seeds)}

@@ -57,18 +57,10 @@ class Address(NamedTuple):
 
 
 def run(address: Address, act: Callable[["Member"], int], guard: Callable[[Callable[[], int]], int]) -> int:
-    """Connects this process with the others, acts as one of them, and parts from them.
+    """Connects this process with the others, acts as one of them, and parts from them; returns the exit status.
 
-    Args:
-      address: where and who the processes are.
-      act: what this process does; returns the exit status.
-      guard: calls what it is given, and turns an error into a sentence and an exit status.
-
-    Returns:
-      The exit status: the same in all processes, unless one was ended from without.
-
-    Raises:
-      SettingError: for what can be no address.
+    It is the same in all processes, unless one was ended from without. guard: calls what it is given, and turns an
+    error into a sentence and an exit status.
     """
     address.check()
     member: Member | None = None
@@ -94,10 +86,7 @@ def run(address: Address, act: Callable[["Member"], int], guard: Callable[[Calla
 
 
 def _leave(member: "Member", ended: int | BaseException) -> None:
-    """Parts from the others where they know that this process ends; otherwise ends it, which they see.
-
-    ended: the exit status, or the error that nothing has caught.
-    """
+    """Parts from the others where they know that this process ends; otherwise ends it, which they see."""
     if member.in_step:
         try:
             member.end(ended if isinstance(ended, int) else 1)
@@ -118,9 +107,7 @@ def _leave(member: "Member", ended: int | BaseException) -> None:
 def connect(address: Address) -> None:
     """Connects this process with the others, before anything touches a device; then only the first one prints.
 
-    Raises:
-      SettingError: if neither ``address`` nor the environment says where and who the processes are, or if the
-        coordinator's port is in use.
+    SettingError if nothing says where and who the processes are, or if the coordinator's port is in use.
     """
     import jax
 

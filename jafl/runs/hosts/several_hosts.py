@@ -48,17 +48,10 @@ class Hosts:
         should_stop: Callable[[], bool],
         **callbacks: Any,
     ) -> History:
-        """Trains an experiment.
+        """Trains an experiment; raises as ``jafl.simulate`` does, whose arguments ``callbacks`` are.
 
-        Args:
-          experiment: what is trained.
-          checkpoints: of the run.
-          options: the arguments that they were made with, as far as JSON can hold them.
-          interrupt: is asked to stop what follows, if another process was.
-          should_stop: as of ``jafl.simulate``.
-          callbacks: ``on_evaluation``, ``on_progress`` and ``on_memory`` of ``jafl.simulate``.
-
-        Raises as ``jafl.simulate`` does.
+        options: with which ``checkpoints`` were made, as far as JSON can hold them. interrupt: is asked to stop what
+        follows, if another process was.
         """
         return experiment.simulate(checkpoints=checkpoints, should_stop=should_stop, **callbacks)
 
@@ -78,17 +71,10 @@ class Member(Hosts):
     def agreed(
         self, make: Callable[[], Made], describe: Callable[[Made], Mapping[str, Any]], what: str, remedy: str
     ) -> Made:
-        """``make()``, in all processes, which must give what ``describe`` describes in the same words.
+        """``make()``, in all processes, which must give what ``describe`` puts in the same words (of JSON).
 
-        Args:
-          make: called in each process.
-          describe: {name: JSON value} of what it has made.
-          what: what the processes have made, for the message.
-          remedy: what to do if they differ.
-
-        Raises:
-          SettingError: in all processes, if they differ, or if one could not make it; what this one has raised, if it
-            is the same everywhere.
+        SettingError in all of them, with ``what`` they have made and the ``remedy``, if they differ or one could not
+        make it; what this one has raised, if it is the same everywhere.
         """
         result, own, error = None, None, None
         self.in_step = False
@@ -169,10 +155,7 @@ class Leader(Member):
         should_stop: Callable[[], bool],
         **callbacks: Any,
     ) -> History:
-        """Trains an experiment in all processes; an error of a function in ``callbacks`` stops all of them first.
-
-        Raises as ``jafl.simulate`` does, and what these functions raise.
-        """
+        """Trains an experiment in all processes; an error of a function in ``callbacks`` stops all of them first."""
         self.output = str(checkpoints.folder.parent)
         order = {"run": experiment.name, "folder": str(checkpoints.folder), "options": dict(options)}
         processes.decided(order)
@@ -201,10 +184,7 @@ class Follower(Member):
     """Any other process: it trains what the first one orders."""
 
     def follow(self, settings: Settings) -> int:
-        """Trains what the first process orders, until that ends; returns its exit status.
-
-        Raises as ``jafl.simulate`` does, but for a run that diverges.
-        """
+        """Trains what the first process orders, until that ends; returns its exit status."""
         own_experiments = self.experiments(lambda: make_experiments(settings))
         with Interrupt(lambda text: print(text, file=sys.stderr)) as interrupt:
             while True:

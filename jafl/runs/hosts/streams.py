@@ -6,11 +6,7 @@ from typing import Any, TextIO
 
 
 class UnbrokenStream:
-    """A text stream that goes on when its reader has gone: what is written then is lost, and nothing else.
-
-    Args:
-      stream: sys.stdout or sys.stderr.
-    """
+    """A text stream that goes on when its reader has gone: what is written then is lost, and nothing else."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream

@@ -179,11 +179,7 @@ def label_split(federation: Federation) -> "Figure":
 
 
 def which_pictures(asked: str | bool | None, show: Callable[[str], None]) -> str:
-    """Which pictures are drawn, one of ``CHOICES``; ``asked`` as in ``Options``.
-
-    Raises:
-      SettingError: for another value, or where matplotlib is asked for and not installed.
-    """
+    """Which pictures are drawn, one of ``CHOICES``; ``asked`` as in ``Options``."""
     if asked is None:
         if is_installed("matplotlib"):
             return "few"
@@ -197,19 +193,10 @@ def which_pictures(asked: str | bool | None, show: Callable[[str], None]) -> str
 
 
 def draw(path: pathlib.Path, figures: Figures, pictures: str) -> list[str]:
-    """Draws pictures of a run or a comparison, and replaces those that are there.
+    """Draws pictures ("all", "few": those of ``FEW``, "none"), {name: what makes the figure}, in ``path``.
 
-    Args:
-      path: the folder.
-      figures: {name: a function that makes the figure}.
-      pictures: which of them: "all"; "few", those of ``FEW``; "none".
-
-    Returns:
-      A sentence for each picture that could not be drawn. A picture is not worth a run: the others are drawn, and
-      nothing that was measured depends on it.
-
-    Raises:
-      OSError: if a file cannot be written.
+    Returns a sentence for each that could not be drawn: a picture is not worth a run, and the others are drawn.
+    OSError if a file cannot be written.
     """
     failures = []
     for name, figure in figures.items():

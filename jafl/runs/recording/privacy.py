@@ -35,10 +35,8 @@ def block(
 ) -> dict[str, Any]:
     """{"privacy": what the run claims}; empty of a run that is not private.
 
-    Args:
-      experiment: the run.
-      trip_reports: {name: [J']} of a run that has trained, for the share of trips that were clipped; else None.
-      step_reports: {name: [T']}, for the medians of the norms of signal and noise; else None.
+    Reports, {name: [J']} and {name: [T']}, only of a run that has trained: for the share of trips that were clipped,
+    and for the medians of the norms of signal and noise.
     """
     report = report_of(experiment.rule)
     if report is None:
@@ -109,10 +107,7 @@ def figures(experiment: Experiment, step_reports: Mapping[str, Any] | None = Non
 
 
 def text(blocks: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
-    """The table of private runs as lines of text, and below it what the claim stands on; none without private runs.
-
-    blocks: {name of a run: its ``privacy`` block, or None}.
-    """
+    """Lines: the table of private runs, {name: ``privacy`` block or None}, and what the claim stands on; or none."""
     cells = table(blocks)
     if not cells:
         return []

@@ -52,11 +52,7 @@ class Waiting:
 
 
 class Interrupt:
-    """Turns the first Ctrl-C, or SIGTERM, into a request to stop at the next chunk; a second one ends at once.
-
-    Args:
-      show: is called with a line of text for the user.
-    """
+    """Turns the first Ctrl-C, or SIGTERM, into a request to stop at the next chunk; a second one ends at once."""
 
     def __init__(self, show: Callable[[str], None]):
         self.asked = False

@@ -98,18 +98,10 @@ class Outcome:
 class Recording:
     """Writes the directory of one run, on which the caller holds the lock (``jafl.runs.lock``).
 
-    As a context manager it closes the trackers' writers when the block ends.
-
-    Args:
-      experiment: what is run.
-      directory: where.
-      options: how.
-      replacement: of the run that the directory holds. Until it is made, nothing is written: what has been measured
-        waits in this object, and checkpoints lie in ``RunDirectory.new_checkpoints``.
-      clock: what measures the parts of the wall-clock time.
-
-    Raises:
-      SettingError: if the directory holds a run of other settings, which is not to be replaced.
+    As a context manager it closes the trackers' writers when the block ends. replacement: of the run that the
+    directory holds. Until it is made, nothing is written: what has been measured waits in this object, and
+    checkpoints lie in ``RunDirectory.new_checkpoints``. SettingError for a run of other settings, which is not to be
+    replaced.
     """
 
     def __init__(
@@ -170,7 +162,8 @@ class Recording:
         if not (self.directory.path / "metrics.jsonl").is_file():  # what a dry run has left
             (self.directory.path / "diagnostics.json").unlink(missing_ok=True)
         if self._other_target:
-            self.directory.remove_summary()  # whose digests are of the earlier settings
+            # Its digests are of the earlier settings.
+            (self.directory.path / "summary.json").unlink(missing_ok=True)
             self.directory.write_config(self.experiment, self.options.command)
         self.directory.write_schedule(self.experiment.schedule)
         self.directory.write_partition(self.experiment.federation, self.experiment.source)
@@ -278,7 +271,7 @@ class Recording:
             )
             return Outcome(experiment, history, history.evaluations, summary, error)
         if whole:
-            directory.write_diagnostics(diagnose(experiment, history.weights))
+            directory.write_result("diagnostics.json", diagnose(experiment, history.weights))
         directory.write_summary(summary)
         with part("pictures"):
             undrawn = draw_history(directory.path, experiment, history, options.drawn) or []
@@ -311,10 +304,7 @@ def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, A
 
 
 def refuse_changed_inputs(path: Any, lines: Sequence[str]) -> None:
-    """Raises SettingError, with the ``lines`` of ``jafl.config.inputs.changed``, if there are any.
-
-    path: the directory of the run.
-    """
+    """Raises SettingError, with the ``lines`` of ``jafl.config.inputs.changed``, if there are any."""
     if lines:
         raise SettingError(
             f"{path} holds a run of other inputs:\n  "

@@ -220,17 +220,7 @@ TRACKERS: dict[str, tuple[Tracker, str]] = {
 
 
 def named(names: str) -> list[Tracker]:
-    """The trackers that a text lists.
-
-    Args:
-      names: of ``TRACKERS``, with commas between them; "" for none.
-
-    Returns:
-      One tracker for each name.
-
-    Raises:
-      SettingError: for another name (tells the nearest), or if a library is not installed.
-    """
+    """A tracker for each name of ``TRACKERS`` in a text with commas; SettingError, with the nearest, for another."""
     trackers = []
     for name in dict.fromkeys(filter(None, map(str.strip, names.split(",")))):
         tracker, library = choose("trackers", name, TRACKERS)
