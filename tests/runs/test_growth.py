@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
-from run_again import assert_same, at_step, contents, ctrl_c, quiet
+from run_again import SMALL, assert_same, at_step, contents, ctrl_c, quiet
 from run_files import read_json
 from runs_by_hand import written_so
 

@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import re
 
+import guarantees
 import numpy as np
 import pytest
 import reference as ref
 from hypothesis import reject
 
 from jafl.base.errors import SettingError
-from jafl.schedule import asynchronous, guarantees, open_arrivals
+from jafl.schedule import asynchronous, open_arrivals
 from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.events import Events
 from jafl.schedule.open_arrivals import _gaps
