@@ -33,7 +33,11 @@ ROOT = pathlib.Path(__file__).parent.parent
 ROOMS = {
     "clients": (
         ["jafl/clients"],
-        ["tests/test_clients.py", "tests/engine/test_engine_against_reference.py"],
+        [
+            "tests/test_clients.py",
+            "tests/engine/test_optimizers_and_parameters.py",
+            "tests/engine/test_engine_against_reference.py",
+        ],
     ),
     "engine": (
         ["jafl/engine"],
