@@ -35,6 +35,7 @@ ROOMS = {
         ["jafl/clients"],
         [
             "tests/test_clients.py",
+            "tests/models/test_token_losses.py",
             "tests/engine/test_optimizers_and_parameters.py",
             "tests/engine/test_engine_against_reference.py",
         ],
