@@ -191,13 +191,13 @@ def keep_as_downloaded(name: str, data_dir: pathlib.Path, archives: Archives) ->
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
         about = {"size": len(content), "checksum": info.checksum, "filename": info.filename}
-        told = {
+        metadata = {
             "dataset_names": [builder.name],
             "urls": [url],
             "original_fname": info.filename,
             "url_info": about,
         }
-        pathlib.Path(f"{file}.INFO").write_text(json.dumps(told))
+        pathlib.Path(f"{file}.INFO").write_text(json.dumps(metadata))
         files.append(file)
     return files
 

@@ -98,16 +98,18 @@ def test_conditions_are_called_by_short_names_that_differ(name):
     experiment = discovery.load(name)
     for size in experiment.scales.values():
         conditions = grid.product(size.conditions) if size.conditions else []
-        told = [report.under(experiment, grid.folder(condition)) for condition in conditions]
-        assert len(set(told)) == len(told)
-        assert all(text and "=" not in text.replace("beta = ", "") and len(text) < 65 for text in told), told
+        headings = [report.under(experiment, grid.folder(condition)) for condition in conditions]
+        assert len(set(headings)) == len(headings)
+        assert all(text and "=" not in text.replace("beta = ", "") and len(text) < 65 for text in headings), (
+            headings
+        )
 
 
 def test_the_measured_table_has_the_words_of_conditions_and_other_values_as_they_are():
     slow = ace_fig2.SLOW_FIFTH[30]
     table = [["richest_last", "dirichlet_alpha", "delay_groups", "arm"], ["(empty)", "0.7", slow, slow]]
-    told = report.in_words(table, ace_section5.EXPERIMENT)
-    assert told == [table[0], ["-", "0.7", "beta = 30", slow]]
+    headings = report.in_words(table, ace_section5.EXPERIMENT)
+    assert headings == [table[0], ["-", "0.7", "beta = 30", slow]]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -433,12 +433,12 @@ def test_what_the_compiler_says_is_kept(fits, monkeypatch):
 
     def said(run, name, measure, known):
         asked.append((name, run.schedule.num_clients, measure))
-        told = {
+        fields = {
             "topology": name, "chips": 1, "fewest_chips": 1 if fits else None, "fits": fits, "reason": "",
             "plan": "waves", "trips": 40, "parts": {"model": 5, "code": 7}, "available": 100,
             "compile_seconds": 3.0, "measured": None, "platform": "cpu",
         }  # fmt: skip
-        return forecast.RunForecast(**told)
+        return forecast.RunForecast(**fields)
 
     monkeypatch.setattr(forecast, "forecast", said)
     monkeypatch.setattr(

@@ -33,8 +33,8 @@ def test_the_file_says_what_it_is(name):
     assert experiment.published.rows or experiment.published.note
     assert all(len(row) == len(experiment.published.heading) for row in experiment.published.rows)
     assert experiment.claims
-    told = f"({name}.md)" in RESULTS or f"| {name} |" in RESULTS  # the latter without results
-    assert told, "run python -m experiments.harness.report.pages"
+    is_listed = f"({name}.md)" in RESULTS or f"| {name} |" in RESULTS  # the latter without results
+    assert is_listed, "run python -m experiments.harness.report.pages"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,7 +78,11 @@ def test_what_the_paper_does_not_say_of_all_data_sets_is_not_asked_of_all_at_pap
         (claim.sentence, claim.under.get("dataset")): claim.expected
         for claim in protocol.claims_at(table1.EXPERIMENT, "paper")
     }
-    assert {task: verdict for (told, task), verdict in expected.items() if told.startswith("FedAsync")} == {
+    assert {
+        task: verdict
+        for (verdict_name, task), verdict in expected.items()
+        if verdict_name.startswith("FedAsync")
+    } == {
         "celeb_a": "better",
         "sentiment140": "worse",
         "cifar10": "better",

@@ -53,14 +53,14 @@ def test_both_sides_of_inequality_13_are_those_of_the_theorem():
     variance = wkafl_theorem5_1.NOISE**2 / wkafl_theorem5_1.BATCH * weights
     centers = wkafl_theorem5_1.optima(seed)
     unlike = max(np.sum((center - centers.mean(axis=0)) ** 2) for center in centers)
-    told = 0.0
+    prediction = 0.0
     for j in range(1, steps + 1):
-        told += variance / 2 * s[j] * s[j] * rate**2 + rate * s[j] * unlike
+        prediction += variance / 2 * s[j] * s[j] * rate**2 + rate * s[j] * unlike
         for n in range(1, j + 1):
             tau = max(1, n - oldest)
             inner = sum(rate**2 * s[t] * s[t] * variance for t in range(tau, j))
-            told += rate * momentum ** (j - n) * (j - tau) * inner
-    assert right == pytest.approx(told / steps + gap / steps)
+            prediction += rate * momentum ** (j - n) * (j - tau) * inner
+    assert right == pytest.approx(prediction / steps + gap / steps)
     assert left == pytest.approx(sum(rate * s[j] / 2 * squared[j - 1] for j in range(1, steps + 1)) / steps)
 
 
@@ -83,8 +83,8 @@ def test_what_theorem_5_3_keeps_back_is_its_printed_sum():
             for k in range(1, t + 1)
         )
         # k stops at 1 in the theorem and runs on in the measure: no more than alpha^j of it.
-        told = rate * s[j] / 2 - geometric - triple
-        assert kept[j - 1] == pytest.approx(told, abs=3 * clip**2 * rate**3 * steps * a**j)
+        prediction = rate * s[j] / 2 - geometric - triple
+        assert kept[j - 1] == pytest.approx(prediction, abs=3 * clip**2 * rate**3 * steps * a**j)
         squares = sum(
             a ** (j - n) * (j - n) * sum(rate**2 * s[t] ** 2 for t in range(n, j)) for n in range(1, j + 1)
         )
@@ -102,13 +102,15 @@ def test_clients_that_take_turns_meet_the_bound_of_appendix_d_and_ceil_fails_for
 
 
 def test_equation_9_rises_with_the_rate_where_a_exceeds_c_r_squared():
-    told = fedstaleweight_section4_2_1.by_equation_9
+    prediction = fedstaleweight_section4_2_1.by_equation_9
     assert (
-        told(fedstaleweight_section4_2_1.FIGURE_2, 1.5) < 1 < told(fedstaleweight_section4_2_1.FASTEST, 1.5)
+        prediction(fedstaleweight_section4_2_1.FIGURE_2, 1.5)
+        < 1
+        < prediction(fedstaleweight_section4_2_1.FASTEST, 1.5)
     )
     # n - 1 = 14 others of rate 1, b - 1 = 4 of them in the buffer: u(r) = r / ((14 + r)(1 + 4 r)).
     expected = (5 / (19 * 21)) / (10 / (24 * 41))
-    assert told(fedstaleweight_section4_2_1.FASTEST, 2.0) == pytest.approx(expected)
+    assert prediction(fedstaleweight_section4_2_1.FASTEST, 2.0) == pytest.approx(expected)
 
 
 def test_a_client_out_of_step_gains_where_durations_are_constant_and_not_in_figure_2():

@@ -408,8 +408,8 @@ def test_arms_that_replace_a_typed_setting_are_named():
 
 @pytest.mark.parametrize("name", ["wkafl_appendixD", "privacy_of_schedules"])
 def test_what_an_experiment_without_training_does_not_read_is_refused(name, tmp_path):
-    told = rf"learning_rate is 0.1, .*: {name} trains nothing, .* server_steps\)"
-    with pytest.raises(SettingError, match=told):
+    refusal = rf"learning_rate is 0.1, .*: {name} trains nothing, .* server_steps\)"
+    with pytest.raises(SettingError, match=refusal):
         running.run_paper_experiment(name, typed={"learning_rate": 0.1}, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -100,8 +100,8 @@ def test_a_run_is_counted_as_it_runs(rule, work):
         return buffer, {**report, "local_steps": arrival.local_steps}
 
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), run.params)
-    told = run._replace(rule=built._replace(fold=fold), params=params)
-    history = jafl.simulate(*told[:6], evaluate_at=run.evaluate_at)
+    changed_run = run._replace(rule=built._replace(fold=fold), params=params)
+    history = jafl.simulate(*changed_run[:6], evaluate_at=run.evaluate_at)
     entries = 64 * 10  # of the model's matrix: a product forwards, another for its gradient
     steps = int(np.sum(history.trip_reports["local_steps"]))
     if work["batch_size"]:

@@ -190,9 +190,9 @@ def test_differences_further_apart_than_their_errors_explain():
 
     assert apart() == [(replication.OWN, "1 of 1 (100.0 %)"), (replication.SHARED, "0 of 1 (0.0 %)")]
     # sqrt(2) times .02 sqrt(1/5): .0126, of which Student's 2.31 with 8 degrees of freedom is .0292.
-    for difference, told in ((0.0490, "0 of 1 (0.0 %)"), (0.0494, "1 of 1 (100.0 %)")):
+    for difference, share in ((0.0490, "0 of 1 (0.0 %)"), (0.0494, "1 of 1 (100.0 %)")):
         then["verdicts"][0]["difference"] = difference
-        assert apart()[0] == (replication.OWN, told)
+        assert apart()[0] == (replication.OWN, share)
     then["verdicts"][0]["spread"] = first["verdicts"][0]["spread"] = 0.0
     assert apart()[0] == (replication.OWN, "-"), "seeds that do not differ have no error"
     then["verdicts"][0]["spread"] = None

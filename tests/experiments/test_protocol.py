@@ -257,10 +257,10 @@ def test_winners_at_the_edge_are_reported_with_the_results():
     two = report.tuning(SIZE, None)
     assert "No winner lies at the edge." in two, "of two values neither is inside"
     three = dataclasses.replace(SIZE, search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1]}))
-    told = report.tuning(three, None)
+    report_text = report.tuning(three, None)
     assert (
         "At the edge of what was tried: server_learning_rate = 0.1 of a; server_learning_rate = 0.01 of b."
-        in told
+        in report_text
     )
 
 
@@ -492,12 +492,12 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
 
     # A clock or winners that are not whole: nothing is taken over.
     there = {path.name: path.read_text() for path in (fresh / "data").iterdir()}
-    for name, text, told in (
+    for name, text, refusal in (
         ("clock.json", '{"format": 1}', "parts of .*clock.json is .'format'., but must be all of seconds"),
         ("clock.json", "{", "clock.json is not JSON"),
     ):
         (alone / "more" / name).write_text(text)
-        with pytest.raises(SettingError, match=told):
+        with pytest.raises(SettingError, match=refusal):
             kept_results.take_over(alone, fresh)
         assert {path.name: path.read_text() for path in (fresh / "data").iterdir()} == there
     (winners := runs / "nothing" / "tuned.json").write_text('{"format": 1}')

@@ -121,14 +121,16 @@ def test_a_constant_weight_costs_more_than_one_that_falls_with_staleness(report)
 
 
 def test_what_the_report_says(report):
-    told = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert told["epsilon_realised"] == report.epsilon_realised and told["adjacency"] == "zero-out"
-    assert told["unit_of_privacy"] == "one client" and told["mechanism"]["name"] == "tree_honaker"
+    record = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert record["epsilon_realised"] == report.epsilon_realised and record["adjacency"] == "zero-out"
+    assert record["unit_of_privacy"] == "one client" and record["mechanism"]["name"] == "tree_honaker"
     assert (
-        told["epsilon_of_clients"]["median"] <= told["epsilon_of_clients"]["99 %"] <= told["epsilon_realised"]
+        record["epsilon_of_clients"]["median"]
+        <= record["epsilon_of_clients"]["99 %"]
+        <= record["epsilon_realised"]
     )
     counts = np.bincount(SCHEDULE.client, minlength=30)
-    assert told["most_trips"] == counts.max() and told["clients_with_more_than_one_trip"] == np.sum(
+    assert record["most_trips"] == counts.max() and record["clients_with_more_than_one_trip"] == np.sum(
         counts > 1
     )
     text = " ".join(report.conditions)

@@ -169,12 +169,12 @@ def accounted(weigh_by_examples: bool = False):
 def test_an_accounted_rule_runs_on_its_own_schedule_alone(built):
     rule = accounted().build() if built else accounted()
     later = schedule(steps=39)
-    told = "schedule is another one than was accounted.*jafl.private"
-    with pytest.raises(jafl.SettingError, match=told) as refused:
+    message = "schedule is another one than was accounted.*jafl.private"
+    with pytest.raises(jafl.SettingError, match=message) as refused:
         run(rule, later)
     assert refused.value.setting == "schedule"
     _, held, work, _, params, key = arguments(None)
-    with pytest.raises(jafl.SettingError, match=told):
+    with pytest.raises(jafl.SettingError, match=message):
         jafl.simulate_many([jafl.Run(later, held, work, rule, params, key)] * 2)
     resolved = jafl.Run(schedule(), held, work, rule, params, key).for_its_schedule().rule
     assert resolved is rule  # also where a user has changed what is built, to report more for example

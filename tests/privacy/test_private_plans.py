@@ -36,8 +36,8 @@ def test_updates_that_are_no_numbers_end_a_run_only_without_privacy():
     history = jafl.simulate(events, held, work, private("tree", noise=0.0, clip=1.0), params, key)
     assert 0.5 < history.trip_reports["not_finite"].mean() <= 1
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(history.params))
-    told = [row["train_loss"] for row in history.evaluations if row.get("train_loss") is not None]
-    assert told and np.isfinite(told).all()
+    losses = [row["train_loss"] for row in history.evaluations if row.get("train_loss") is not None]
+    assert losses and np.isfinite(losses).all()
 
 
 # Noise that is keyed by (seed, node)

@@ -61,10 +61,10 @@ def test_the_account_counts_whole_weights(float64):
     np.testing.assert_allclose(weights, np.rint(2 * exact) / 2 / WORLD["buffer_size"], rtol=1e-12)
     assert not np.allclose(weights, trip_weights(rules.fedbuff(), schedule))
     resolved = as_specification(for_schedule(private(secure, 1.0, 1.0), schedule, num_examples(schedule)))
-    told = account(schedule, secure, clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)
-    assert resolved.report.epsilon_realised == told.epsilon_realised
+    own_report = account(schedule, secure, clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)
+    assert resolved.report.epsilon_realised == own_report.epsilon_realised
     plain = account(schedule, rules.fedbuff(), clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)
-    assert told.epsilon_realised != plain.epsilon_realised
+    assert own_report.epsilon_realised != plain.epsilon_realised
 
 
 @pytest.mark.parametrize("bits", in_tiers({"3": 3, "6": 6, "12": 12}, ["3"]))

@@ -21,8 +21,8 @@ GIVEN = {"b1": 0.4, "b2": 0.7, "epsilon": 0.05}
 @pytest.mark.parametrize("name", SECOND_MOMENTS)
 def test_three_steps(name, given):
     adagrad = name == "fedadagrad"
-    told = {key: value for key, value in given.items() if key != "b2" or not adagrad}
-    optimizer = getattr(server_optimizers, name)(0.3, **told)
+    options = {key: value for key, value in given.items() if key != "b2" or not adagrad}
+    optimizer = getattr(server_optimizers, name)(0.3, **options)
     numbers = DEFAULTS | ({"b1": 0.0} if adagrad else {}) | given
     b1, b2, tau = numbers["b1"], numbers["b2"], numbers["epsilon"]
     params = {"w": jnp.zeros(3), "b": jnp.zeros(())}

@@ -373,7 +373,7 @@ def test_closed_streams_keep_no_run_from_training(closed, tmp_path):
 
 def test_a_command_begins_where_its_shell_ends(tmp_path):
     """``exec`` keeps the process, and the system's record of when that began."""
-    told = "import time, jafl; print(time.perf_counter() - jafl._BEGAN)"
-    command = f'sleep 2; exec {sys.executable} -c "{told}"'
+    script = "import time, jafl; print(time.perf_counter() - jafl._BEGAN)"
+    command = f'sleep 2; exec {sys.executable} -c "{script}"'
     result = subprocess.run(["bash", "-c", command], env=environment(), capture_output=True, text=True)
     assert float(result.stdout) < 2

@@ -170,11 +170,11 @@ def test_a_run_that_goes_on_in_another_process_while_it_is_read_is_not_damaged(r
     run, compare = tmp_path / "run", digests.what_changed
     shutil.copytree(runs / "stopped", run)
 
-    def goes_on_before(folder, summary, names=None, **told):
+    def goes_on_before(folder, summary, names=None, **options):
         if names is None:
             (run / "summary.json").unlink()
             (run / "metrics.jsonl").write_text("")
-        return compare(folder, summary, names, **told)
+        return compare(folder, summary, names, **options)
 
     monkeypatch.setattr(digests, "what_changed", goes_on_before)
     assert read_run(run).status == "interrupted"

@@ -112,9 +112,9 @@ def test_what_cannot_stop_a_run_is_refused_before_any_trains(changes, part):
 def test_the_best_parameters_are_left_beside_the_last_ones_and_resumed(tmp_path):
     settings = changed(keep="best,last", learning_rate=30.0)
     (outcome,) = quiet(settings, tmp_path / "whole")
-    told, accuracy = outcome.summary["best_params"], [e["test_accuracy"] for e in outcome.evaluations]
+    best_params, accuracy = outcome.summary["best_params"], [e["test_accuracy"] for e in outcome.evaluations]
     best = outcome.evaluations[accuracy.index(max(accuracy))]
-    assert told == {"server_step": best["server_step"], "by": "test_accuracy", "value": max(accuracy)}
+    assert best_params == {"server_step": best["server_step"], "by": "test_accuracy", "value": max(accuracy)}
     assert "best_params.npz" in json.loads((tmp_path / "whole" / "summary.json").read_text())["digests"]
     assert 0 < best["server_step"] < 38
     (cut,) = quiet(settings, tmp_path / "run", trackers=[at_step(best["server_step"], ctrl_c)])

@@ -95,7 +95,7 @@ def test_what_is_not_a_run_is_refused(tmp_path):
         reader.find_runs(tmp_path)
 
 
-@pytest.mark.parametrize(("summary", "told"), [({}, "is missing"), ({"status": "fine"}, "is 'fine'")])
-def test_a_run_tells_how_it_has_ended(summary, told, tmp_path):
-    with pytest.raises(SettingError, match=f"status in summary.json {told}"):
+@pytest.mark.parametrize(("summary", "reason"), [({}, "is missing"), ({"status": "fine"}, "is 'fine'")])
+def test_a_run_tells_how_it_has_ended(summary, reason, tmp_path):
+    with pytest.raises(SettingError, match=f"status in summary.json {reason}"):
         reader.read_run(directory(tmp_path, summary=summary))

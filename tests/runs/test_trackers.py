@@ -85,22 +85,22 @@ def test_a_run_that_goes_on_shows_what_one_that_was_not_stopped_does(tmp_path):
 
 
 def test_a_tracker_of_ones_own_gets_every_evaluation_and_is_closed(tmp_path):
-    told = []
+    tracked = []
 
     class Mine:
         def __init__(self, path, settings, server_step):
-            told.append((path, settings["learning_rate"], server_step))
+            tracked.append((path, settings["learning_rate"], server_step))
 
         def write(self, evaluation):
-            told.append(evaluation)
+            tracked.append(evaluation)
 
         def close(self):
-            told.append("closed")
+            tracked.append("closed")
 
     quiet(SMALL, tmp_path / "run", trackers=[Mine])
-    assert told[0] == (tmp_path / "run", 0.3, 0)
-    assert told[1:-1] == read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert told[-1] == "closed"
+    assert tracked[0] == (tmp_path / "run", 0.3, 0)
+    assert tracked[1:-1] == read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert tracked[-1] == "closed"
 
 
 @pytest.mark.full

@@ -35,7 +35,7 @@ def compared(folder, **changes):
 
 
 @pytest.mark.parametrize(
-    "rate, advice, kind, told",
+    "rate, advice, kind, words",
     [
         (
             1000.0,
@@ -52,7 +52,7 @@ def compared(folder, **changes):
     ],
 )
 def test_a_run_with_a_warning_is_told_when_it_ends_in_the_table_and_in_its_summary(
-    rate, advice, kind, told, tmp_path
+    rate, advice, kind, words, tmp_path
 ):
     model = (
         "mlp" if kind == "did not learn" else "softmax"
@@ -68,7 +68,7 @@ def test_a_run_with_a_warning_is_told_when_it_ends_in_the_table_and_in_its_summa
         kept = json.loads((tmp_path / outcome.experiment.name / "summary.json").read_text())
         assert kept["warning"] == warning
     rows = [line for line in said if line.startswith(("fedbuff ", "fedavg "))]
-    assert len(rows) == 2 and all(row.endswith(f"1 of 1 {told}") for row in rows)
+    assert len(rows) == 2 and all(row.endswith(f"1 of 1 {words}") for row in rows)
     comparison = json.loads((tmp_path / "summary.json").read_text())
     assert [row["not_learned"] for row in comparison["table"]] == 2 * [int(kind == "did not learn")]
 

@@ -119,21 +119,21 @@ def choices_in(schedule):
 
 def world_of(case):
     """What happens to clients, as the reference is told: who leaves, which trips fail, when they are there."""
-    arguments, told = case.arguments, {}
+    arguments, options = case.arguments, {}
     if dropout := arguments.get("dropout"):
         moments = {"step": dropout.server_step, "time": dropout.time, "trips": dropout.trips}
         ((kind, moment),) = ((kind, moment) for kind, moment in moments.items() if moment is not None)
-        told["vanish"] = (kind, sorted(dropout.leavers(arguments["num_clients"], case.seed)), moment)
+        options["vanish"] = (kind, sorted(dropout.leavers(arguments["num_clients"], case.seed)), moment)
     if rate := arguments.get("failure_rate"):
 
         def fails(client, trip):
             return keyed_uniform(case.seed, FAILURE, np.array([client]), np.array([trip]))[0] < rate
 
-        told["fails"] = fails
+        options["fails"] = fails
     if availability := arguments.get("availability"):
         law = availability.prepare(arguments["num_clients"], case.seed)
-        told |= {"next_available": law.next_available, "present_until": law.present_until}
-    return told
+        options |= {"next_available": law.next_available, "present_until": law.present_until}
+    return options
 
 
 def start_times(case, until):
@@ -150,23 +150,23 @@ def start_times(case, until):
 def replayed(case, steps, starts, *, until=None, **changes):
     """The reference's replay of so many steps, with these clients starting; ``until``: of the last start."""
     arguments = case.arguments
-    told = {name: arguments[name] for name in SHARED if name in arguments}
+    options = {name: arguments[name] for name in SHARED if name in arguments}
     if "trip_time_out" in arguments:
-        told["time_out"] = arguments["trip_time_out"]
+        options["time_out"] = arguments["trip_time_out"]
     if case.protocol is open_arrivals:
-        told |= {"concurrency": None, "start_times": start_times(case, until)}
+        options |= {"concurrency": None, "start_times": start_times(case, until)}
     else:
         assert case.protocol is asynchronous
-        told["concurrency"] = arguments["concurrency"]
+        options["concurrency"] = arguments["concurrency"]
         if arguments.get("initial_round"):
-            told["first_buffer_size"] = arguments["num_clients"]
+            options["first_buffer_size"] = arguments["num_clients"]
     return ref.simulate(
         **NOTHING,
         num_clients=arguments["num_clients"],
         buffer_size=case.buffer_size,
         stop_after_steps=steps,
         **world_of(case),
-        **{**told, **same_choices(case, starts), **changes},
+        **{**options, **same_choices(case, starts), **changes},
     )
 
 
@@ -293,10 +293,10 @@ def replayed_rounds(case, steps, rounds):
     """The reference's replay of these rounds, of which it checks that their clients may start, and are enough."""
     arguments = case.arguments
     names = ("most_trips", "smallest_gap", "min_reports", "deadline")
-    told = {name: arguments[name] for name in names if name in arguments}
+    options = {name: arguments[name] for name in names if name in arguments}
     cohort = None if arguments.get("cohorts") == "poisson" else arguments.get("cohort_size")
     if cohort is not None:
-        told["started"] = int(np.ceil(round(cohort * (1 + arguments["over_selection"]), 9)))
+        options["started"] = int(np.ceil(round(cohort * (1 + arguments["over_selection"]), 9)))
     return ref.simulate_synchronous(
         **NOTHING | {"rule": ref.FedAvg(divide_by=1.0)},
         num_clients=arguments["num_clients"],
@@ -304,7 +304,7 @@ def replayed_rounds(case, steps, rounds):
         duration=duration_of(case),
         select_round=lambda number, started: rounds[number],
         stop_after_steps=steps,
-        **told,
+        **options,
         **world_of(case),
     )
 

@@ -268,7 +268,7 @@ def test_the_comparison_notices_another_client():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "other_options",
     [
         {"restart": "not_twice_in_a_buffer"},
         {"fails": lambda client, trip: trip == 1},
@@ -281,10 +281,10 @@ def test_the_comparison_notices_another_client():
         {"next_available": lambda client, time: max(time, 1.0)},
         {"present_until": lambda client, time: time + 1.0},
     ],
-    ids=lambda told: " ".join(told),
+    ids=lambda other_options: " ".join(other_options),
 )
-def test_the_comparison_notices_another_protocol(told):
+def test_the_comparison_notices_another_protocol(other_options):
     plain = case(6, 6, 3, delays.exponential(1.0), steps=20, seed=1)
     schedule, starts = recorded(plain)
     with pytest.raises((AssertionError, ValueError)):
-        assert_equal(schedule, replayed(plain, 20, starts, **told))
+        assert_equal(schedule, replayed(plain, 20, starts, **other_options))

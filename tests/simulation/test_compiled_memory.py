@@ -46,13 +46,13 @@ def compiled(preparation):
 
 
 def trained(preparation):
-    told, evaluated = [], []
+    figures, evaluated = [], []
     on_evaluation = lambda evaluation, params: evaluated.append(evaluation)  # noqa: E731
     try:
-        history = simulate_prepared(preparation, on_memory=told.append, on_evaluation=on_evaluation)
+        history = simulate_prepared(preparation, on_memory=figures.append, on_evaluation=on_evaluation)
     except jafl.SettingError as error:
-        return error, told, evaluated
-    return history, told, evaluated
+        return error, figures, evaluated
+    return history, figures, evaluated
 
 
 @pytest.mark.full
@@ -60,11 +60,11 @@ def trained(preparation):
 def test_the_compiler_is_asked(placement):
     preparation = prepared(placement=placement)
     found = compiled(preparation)
-    history, (told,), _ = trained(preparation)
-    assert history.temporary_bytes == told.parts["temporaries"] == found.temporaries > 0
-    assert told.needed == found.needed + told.parts["evaluation"] and told.parts["evaluation"] > 0
-    assert told.summary()["figures_of"] == "the compiler"
-    assert {**preparation.forecast.parts, **told.parts} == {**told.parts}  # each part is still named
+    history, (figures,), _ = trained(preparation)
+    assert history.temporary_bytes == figures.parts["temporaries"] == found.temporaries > 0
+    assert figures.needed == found.needed + figures.parts["evaluation"] and figures.parts["evaluation"] > 0
+    assert figures.summary()["figures_of"] == "the compiler"
+    assert {**preparation.forecast.parts, **figures.parts} == {**figures.parts}  # each part is still named
 
 
 @pytest.mark.full
@@ -73,9 +73,9 @@ def test_what_the_compiler_says_must_fit_before_the_first_step(placement):
     needed = trained(prepared(placement=placement))[1][0].needed
     history, _, _ = trained(prepared(available=needed, placement=placement))
     assert isinstance(history, jafl.History)
-    error, told, evaluated = trained(prepared(available=needed - 1, placement=placement))
+    error, figures, evaluated = trained(prepared(available=needed - 1, placement=placement))
     assert isinstance(error, jafl.SettingError) and error.setting == "device memory" and error.value == needed
-    assert "Take a smaller" in str(error) and not told and not evaluated
+    assert "Take a smaller" in str(error) and not figures and not evaluated
 
 
 @pytest.mark.full
@@ -104,8 +104,8 @@ def test_other_errors_of_a_compiler_leave_the_forecast(monkeypatch):
 
     monkeypatch.setattr(run_group, "read_compiled_memory", fail)
     preparation = prepared()
-    history, (told,), _ = trained(preparation)
-    assert told == preparation.forecast and history.temporary_bytes is None
+    history, (figures,), _ = trained(preparation)
+    assert figures == preparation.forecast and history.temporary_bytes is None
 
 
 @pytest.mark.full

@@ -22,7 +22,7 @@ def test_each_client_is_measured_on_its_own_examples(held_out):
         rest, kept = jafl.data.hold_out(PARTITION, 0.3, seed=1)
         federation = jafl.federate(SOURCE, rest, held_out=kept)
     seen = []
-    history = alone(run(federation=federation), on_evaluation=lambda *told: seen.append(told))
+    history = alone(run(federation=federation), on_evaluation=lambda *arguments: seen.append(arguments))
     own = federation.held_out if held_out else federation.partition
     assert {name: rows.shape for name, rows in history.client_metrics.items()} == dict.fromkeys(
         ("accuracy", "loss"), (4, 12)

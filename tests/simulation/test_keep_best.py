@@ -18,9 +18,9 @@ def same(one, other):
 @pytest.mark.parametrize(("rate", "column"), [(30.0, "test_accuracy"), (10.0, "test_loss")])
 def test_they_are_those_that_the_best_evaluation_saw(rate, column):
     seen = []
-    history = alone(run(rate, keep_best=column), on_evaluation=lambda *told: seen.append(told))
+    history = alone(run(rate, keep_best=column), on_evaluation=lambda *arguments: seen.append(arguments))
     choose = max if column.endswith("accuracy") else min
-    best, params = choose(seen, key=lambda told: told[0][column])  # the first of equal ones
+    best, params = choose(seen, key=lambda arguments: arguments[0][column])  # the first of equal ones
     assert history.best_step == best["server_step"]
     assert 0 < history.best_step < 30
     same(history.best_params, params)
@@ -41,7 +41,7 @@ def test_the_first_of_equal_ones_is_kept_and_the_start_where_nothing_is_a_number
 def test_runs_in_one_program_keep_each_its_own():
     runs = [run(10.0, keep_best="test_loss"), run(rate=0.5, keep_best="test_accuracy"), run(rate=0.1)]
     seen = []
-    together = jafl.simulate_many(runs, on_evaluation=lambda *told: seen.append(told))
+    together = jafl.simulate_many(runs, on_evaluation=lambda *arguments: seen.append(arguments))
     for number, history in enumerate(together[:2]):
         (params,) = (p for n, e, p in seen if (n, e["server_step"]) == (number, history.best_step))
         same(history.best_params, params)

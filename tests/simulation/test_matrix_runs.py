@@ -204,7 +204,7 @@ def test_divergence_names_the_step_that_the_loop_names():
     wild = run._replace(server_optimizer=jafl.specify(optax.sgd, learning_rate=3e38))
     errors = []
     for how in ({"form": "loop"}, {"plan": in_waves(run)}):
-        with pytest.raises(jafl.DivergenceError) as told:
+        with pytest.raises(jafl.DivergenceError) as failure:
             simulate(wild, **how)
-        errors.append((told.value.server_step, told.value.client))
+        errors.append((failure.value.server_step, failure.value.client))
     assert errors[0] == errors[1]

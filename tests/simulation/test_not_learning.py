@@ -367,18 +367,18 @@ def test_noise_that_is_louder_than_the_signal_is_the_cause_and_no_rate_is_named(
     lost = with_evaluations(history, (1.4, 0.25), (9.0, 0.25))
     steps = history.server_steps
 
-    def told(signal, noise, clipped):
+    def advice(signal, noise, clipped):
         reports = {"signal_norm": np.full(steps, signal), "noise_norm": np.full(steps, noise)}
         trips = {**history.trip_reports, "clipped": np.full(len(history.trip_reports["loss"]), clipped)}
         return why_not_learned(run, dataclasses.replace(lost, step_reports=reports, trip_reports=trips))
 
-    said = told(0.35, 417.0, 1.0)
+    said = advice(0.35, 417.0, 1.0)
     assert "its norm is 417, and that of the signal 0.35" in said and "which is" not in said
     for what in ("epsilon", "noise_multiplier", "cohort_size", "buffer_size"):
         assert what in said
     assert "A smaller clip_norm would shorten the signal, too: 100 %" in said
-    assert "a smaller clip_norm (0 % of the trips" in told(0.35, 417.0, 0.0)
-    assert "which is" in told(417.0, 0.35, 1.0)
+    assert "a smaller clip_norm (0 % of the trips" in advice(0.35, 417.0, 0.0)
+    assert "which is" in advice(417.0, 0.35, 1.0)
 
 
 def test_a_loss_that_is_not_finite_any_more_is_told_with_its_step(ended):

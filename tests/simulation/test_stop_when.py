@@ -92,5 +92,5 @@ def test_what_is_measured_on_clients_decides_nothing_in_a_private_run(asked):
     with pytest.raises(jafl.SettingError, match="measured: t, mine_part. In a private run"):
         alone(run(evaluators=evaluators, stop_when="train_loss<=1")._replace(rule=private))
     alone(run(evaluators=evaluators, stop_when="mine_part>=9")._replace(rule=private))
-    for told in ({"stop_when": "test_loss<=9"}, {"keep_best": "test_loss"}):
-        alone(run(**told)._replace(rule=private))
+    for conditions in ({"stop_when": "test_loss<=9"}, {"keep_best": "test_loss"}):
+        alone(run(**conditions)._replace(rule=private))

@@ -51,9 +51,11 @@ def command(arguments: Sequence[str], folder: str | os.PathLike[str]) -> Said:
         except BaseException:
             traceback.print_exc(file=out)
             status = 70
-    told = [f"{one.category.__name__}: {one.message}" for one in warned if one.category is RuntimeWarning]
+    warning_lines = [
+        f"{one.category.__name__}: {one.message}" for one in warned if one.category is RuntimeWarning
+    ]
     lines = [line.rpartition("\r")[2] for line in out.getvalue().split("\n")]  # what stays of a progress bar
-    return Said(status or 0, "\n".join([*lines, *told]))
+    return Said(status or 0, "\n".join([*lines, *warning_lines]))
 
 
 def assert_says(text: str, words: str) -> None:

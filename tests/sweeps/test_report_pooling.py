@@ -186,8 +186,10 @@ def test_algorithms_that_ran_in_two_worlds_are_not_compared(name, values, tmp_pa
 def test_worlds_that_differ_in_several_settings_are_told_by_all_of_them(tmp_path):
     write_run(tmp_path / "a", algorithm="fedbuff", dirichlet_alpha=0.1, client_trips=300)
     write_run(tmp_path / "b", algorithm="fedstaleweight", dirichlet_alpha=1.0, client_trips=600)
-    told = [(row["client_trips"], row["dirichlet_alpha"], row["algorithm"]) for row in Report(tmp_path).means]
-    assert told == [("300", "0.1", "fedbuff"), ("600", "1", "fedstaleweight")]
+    cells = [
+        (row["client_trips"], row["dirichlet_alpha"], row["algorithm"]) for row in Report(tmp_path).means
+    ]
+    assert cells == [("300", "0.1", "fedbuff"), ("600", "1", "fedstaleweight")]
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -276,12 +278,12 @@ def test_every_value_that_is_told_to_be_common_is_in_every_file(tmp_path):
     write_run(tmp_path / "b", seed="1", model="softmax", delay_mean=2.0)
     write_run(tmp_path / "c", seed="0", algorithm="fedasync", model="softmax", delay_mean=3.0)
     report = Report(tmp_path)
-    told = report.same_in_all
-    assert told["model"] == "softmax"
-    assert "delay_mean" not in told
+    cells = report.same_in_all
+    assert cells["model"] == "softmax"
+    assert "delay_mean" not in cells
     for name in "abc":
         config = json.loads((tmp_path / name / "config.json").read_text())
-        for setting, value in told.items():
+        for setting, value in cells.items():
             assert value == grid.written(config[setting])
 
 
@@ -407,9 +409,9 @@ def test_of_many_differences_a_row_names_the_unusual_ones(tmp_path):
                 assert arm.condition.get(name, usual[run.label, name]) == run.config[name]
             assert "buffer_size" not in arm.condition, "what follows from the algorithm is usual for it"
     report = Report(tmp_path)
-    told = {row["settings"] for row in report.means}
-    assert "the usual ones" in told
-    assert any(text.count(" = ") == 2 for text in told)
+    cells = {row["settings"] for row in report.means}
+    assert "the usual ones" in cells
+    assert any(text.count(" = ") == 2 for text in cells)
     assert "Of several values the first is the usual one" in report.said
     (fedbuff,) = [row for row in report.table("algorithm", "model", "delay") if row["algorithm"] == "fedbuff"]
     assert (fedbuff["delay"], fedbuff["model"]) == ("log_normal or pareto", "mlp or softmax")

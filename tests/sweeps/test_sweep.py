@@ -57,8 +57,8 @@ def test_every_run_is_there_and_is_that_of_its_condition(whole):
         for algorithm in ALGORITHMS:
             for seed in range(3):
                 run_there = reader.read_run(folder / name / f"{algorithm}-seed{seed}")
-                told = grid.condition(name)
-                assert {key: run_there.config[key] for key in told} == told
+                entries = grid.condition(name)
+                assert {key: run_there.config[key] for key in entries} == entries
                 assert (run_there.config["algorithm"], run_there.config["seed"]) == (algorithm, str(seed))
 
 
@@ -285,14 +285,14 @@ def test_the_table_is_made_of_the_runs_summaries(whole):
     assert [row["algorithm"] for row in outcome.rows[:6]] == list(ALGORITHMS)
     for row in outcome.rows:
         name = grid.folder(row["condition"])
-        told = [
+        entries = [
             json.loads((folder / name / f"{row['algorithm']}-seed{seed}" / "summary.json").read_text())
             for seed in range(3)
         ]
-        final = [one["final"]["test_accuracy"] for one in told]
+        final = [one["final"]["test_accuracy"] for one in entries]
         assert row["final_test_accuracy"] == pytest.approx(np.mean(final))
         assert row["standard_error"] == pytest.approx(np.std(final, ddof=1) / np.sqrt(3))
-        trips = [one["trips_to_target"] for one in told]
+        trips = [one["trips_to_target"] for one in entries]
         if None in trips:
             assert row["trips_to_target"] is None
         else:
