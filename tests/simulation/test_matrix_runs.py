@@ -141,7 +141,7 @@ def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     )
     nothing = matrix_program.stack_chunks([maker.nothing() for maker in group._makers])
     if runs > 1:  # some run has trips
-        nothing = nothing._replace(most=np.full_like(nothing.most, 3))
+        nothing = nothing._replace(largest_wave=np.full_like(nothing.largest_wave, 3))
     after, _ = segment_loop.run(group._program, poisoned, nothing, 2)
     for leaf, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_array_equal(leaf, other)
