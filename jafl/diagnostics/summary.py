@@ -81,7 +81,8 @@ def summary(
         "wasted": wasted(schedule)._asdict(),
         "clients": {"all": schedule.num_clients, "took_part": len(np.unique(schedule.client))},
         "influence": {
-            name: _influence(schedule, given, label_counts, groups) for name, given in kinds.items()
+            name: _influence(schedule, own_weights, label_counts, groups)
+            for name, own_weights in kinds.items()
         },
     }
     if groups is not None:

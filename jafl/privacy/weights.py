@@ -198,8 +198,8 @@ def _small_step(rule: Rule, model: Any) -> tuple[_Step, Any]:
                 **step.counts,
             )
             buffer, _ = rule.fold(buffer, arrival)
-        made, _, _, apply = rule.finish(buffer, step.params)
-        return made, jnp.asarray(apply)
+        direction, _, _, apply = rule.finish(buffer, step.params)
+        return direction, jnp.asarray(apply)
 
     counts = {name: jnp.int32(number) for name, number in zip(sorted(COUNTS), (5, 3, 10), strict=True)}
     updates = tuple(like_model() for _ in range(size))

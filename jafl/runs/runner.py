@@ -151,7 +151,7 @@ class _Runs:
             outcome = self._train_one(experiment, self._folder(experiment), replacement)
             if outcome:
                 outcomes.append(outcome)
-        self._end(outcomes, kept=not all(one.made for one in self.replacements))
+        self._end(outcomes, keeps_earlier=not all(one.is_done for one in self.replacements))
         if self.damaged:
             raise DamagedRun(*self.damaged[0])
         return outcomes
@@ -181,7 +181,7 @@ class _Runs:
         with locked as acquired:
             if not acquired:
                 raise another_process(folder)
-            if replacement and not replacement.made:
+            if replacement and not replacement.is_done:
                 checkpoints.delete(directory.new_checkpoints)
 
             def act() -> Outcome:
@@ -204,10 +204,10 @@ class _Runs:
             folder.rmdir()
         return outcome
 
-    def _end(self, outcomes: list[Outcome], *, kept: bool) -> None:
-        """Writes the comparison, unless the earlier run is ``kept``, and shows the table."""
+    def _end(self, outcomes: list[Outcome], *, keeps_earlier: bool) -> None:
+        """Writes the comparison, unless the earlier run stays (``keeps_earlier``), and shows the table."""
         show, path = self.options.show, self.parent.path
-        if not self.alone and outcomes and not kept:
+        if not self.alone and outcomes and not keeps_earlier:
             undrawn = _write_comparison(self.parent, outcomes, self.settings, self.clock, self.options.drawn)
             last = outcomes[-1]
             outcomes[-1] = dataclasses.replace(last, undrawn=(*last.undrawn, *undrawn))
@@ -223,7 +223,7 @@ class _Runs:
             show(line)
         if self.interrupt.asked:
             how = f"To go on: run.py --resume --output_dir={path}"
-            if kept:
+            if keeps_earlier:
                 how = "The same command goes on." if self.resume else ""
             _show_interrupted(outcomes, len(self.experiments), show, how)
         for one in self.damaged:

@@ -71,9 +71,9 @@ def forecast_runs(
 def total(forecasts: Sequence[tuple[RunForecast, int]], topology_name: str) -> str:
     """A line on all runs together, one after the other."""
     runs = sum(number for _, number in forecasts)
-    left_out = sum(number for found, number in forecasts if not found.fits)
-    here = [(found.measured_seconds, number) for found, number in forecasts]
-    text = f"{runs:,} runs, {sum(found.trips * number for found, number in forecasts):,} trips, one after the other: "
+    left_out = sum(number for one, number in forecasts if not one.fits)
+    here = [(one.measured_seconds, number) for one, number in forecasts]
+    text = f"{runs:,} runs, {sum(one.trips * number for one, number in forecasts):,} trips, one after the other: "
     text += f"{_sum(here)} here by the clock"
     return f"{text}; {left_out:,} of them do not fit on {topology_name}" if left_out else text
 

@@ -294,8 +294,8 @@ class ChunkMaker:
     def _prepare_chunks(self, first: int) -> Iterator[PreparedChunk]:
         """Makes all chunks from the server step ``first`` on."""
         for chunk in self.segmentation.chunks(first, self._run.run.schedule.num_steps):
-            made = self._maker.make(chunk.operations)
-            yield PreparedChunk(chunk, self._segments(chunk.arrays, made.matrices), made)
+            matrices = self._maker.make(chunk.operations)
+            yield PreparedChunk(chunk, self._segments(chunk.arrays, matrices.matrices), matrices)
 
     def nothing(self) -> Segments:
         """Segments [P, ...] that change nothing."""
@@ -305,11 +305,11 @@ class ChunkMaker:
         matrices[:, range(state_arrays), range(state_arrays)] = 1
         return self._segments(self.segmentation.no_arrays(), matrices)
 
-    def _record(self, chunk: Chunk, made: ChunkMatrices) -> None:
+    def _record(self, chunk: Chunk, matrices: ChunkMatrices) -> None:
         """Writes the reports of a chunk's trips and steps behind those of the chunks before."""
         for columns, rows, done, number in (
-            (self.trip_reports, made.trip_reports, self._trips_done, chunk.num_trips),
-            (self.step_reports, made.step_reports, self._steps_done, chunk.num_steps),
+            (self.trip_reports, matrices.trip_reports, self._trips_done, chunk.num_trips),
+            (self.step_reports, matrices.step_reports, self._steps_done, chunk.num_steps),
         ):
             for name, values in rows.items():
                 columns[name][done : done + number] = values

@@ -100,14 +100,14 @@ class Replacement:
     earlier: EarlierRun  # what is removed then
     begin: Callable[[], None]  # called after that: writes what the new runs have in common
     from_step: int = 1  # from whose evaluation on the new run has something to show
-    made: bool = False  # whether it has taken the place
+    is_done: bool = False  # whether it has taken the place
 
     def make(self) -> None:
         """Removes the earlier run, unless that has been done."""
-        if not self.made:
+        if not self.is_done:
             self.earlier.remove()
             self.begin()
-            self.made = True
+            self.is_done = True
 
 
 def another_process(path: pathlib.Path) -> SettingError:

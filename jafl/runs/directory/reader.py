@@ -97,8 +97,8 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> Past
         raise DamagedRun(path, str(error).removesuffix(".")) from error
     for name in ("algorithm", "seed"):
         if not isinstance(config.get(name), str):
-            told = f"is {config[name]!r}" if name in config else "is missing"
-            raise DamagedRun(path, f"{name} in config.json {told}")
+            problem = f"is {config[name]!r}" if name in config else "is missing"
+            raise DamagedRun(path, f"{name} in config.json {problem}")
     if summary is not None and summary.get("status") not in STATUSES:
         value = f"is {summary['status']!r}" if "status" in summary else "is missing"
         raise DamagedRun(path, f"status in summary.json {value}")

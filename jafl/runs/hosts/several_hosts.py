@@ -106,9 +106,9 @@ class Member(Hosts):
         """Makes the experiments; raises SettingError if schedules, partitions or plans of other processes differ."""
         return self.agreed(
             make,
-            lambda made: {
+            lambda experiments: {
                 f"{part} of {experiment.name}": digest
-                for experiment in made
+                for experiment in experiments
                 for part, digest in digests(experiment).items()
             },
             "what they made from the same settings",

@@ -130,7 +130,7 @@ class Recording:
     @property
     def is_waiting(self) -> bool:
         """Whether the directory still holds the earlier run, which is to be replaced."""
-        return self._replacement is not None and not self._replacement.made
+        return self._replacement is not None and not self._replacement.is_done
 
     def __enter__(self) -> "Recording":
         return self
