@@ -52,7 +52,9 @@ def test_parts_are_disjoint_and_whole_and_about_as_heavy(weights, count):
 
 
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 30])
+@pytest.mark.parametrize(
+    "count", [1, 3, *(pytest.param(count, marks=pytest.mark.full) for count in (2, 5, 30))]
+)
 def test_the_parts_of_a_sweep_are_disjoint_and_whole(count, together, tmp_path):
     settings = Settings(**SMALL)
     arms = {name: {"algorithm": name} for name in settings.algorithm.split(",")}
