@@ -29,7 +29,7 @@ def in_foreground(
     shown = is_watched() if progress is None else progress
     name = "training" if len(schedules) == 1 else f"{len(schedules)} runs"
     longest = max(schedules, key=lambda schedule: schedule.num_steps)
-    # Kept here as well: Ctrl-C ends the training before it can return them.
+    # Collected as runs end: this context does not see what its block returns, and ``Interrupted`` holds it.
     outcomes: dict[int, Outcome] = {}
 
     def on_end(number: int, outcome: Outcome) -> None:

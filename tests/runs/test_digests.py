@@ -1,12 +1,13 @@
 """Files that were changed after their run: everything that reads the run says so, and shows nothing of it."""
 
+import dataclasses
 import json
 import shutil
 
 import numpy as np
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
-from run_again import at_step, contents, ctrl_c, quiet
+from run_again import SMALL, at_step, contents, ctrl_c, quiet
 from runs_by_hand import write_run
 
 from jafl.config.settings import Settings
@@ -16,26 +17,15 @@ from jafl.runs.directory.previous_run import FILES, LEFT_FOR_GOOD, PICTURES
 from jafl.runs.directory.reader import DamagedRun, find_runs, read_run
 from jafl.sweeps.report import write_report
 
-SMALL = Settings(
-    algorithm="fedbuff",
-    model="softmax",
-    num_clients=12,
-    concurrency=6,
-    buffer_size=4,
-    client_trips=160,
-    evaluate_every=20,
-    learning_rate=0.3,
-    keep="best,last",
-    evaluate_clients=True,
-)
+RECORDED = dataclasses.replace(SMALL, learning_rate=0.3, keep="best,last", evaluate_clients=True)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A run that is over, and one that was stopped."""
     folder = tmp_path_factory.mktemp("runs")
-    quiet(SMALL, folder / "over")
-    quiet(SMALL, folder / "stopped", trackers=[at_step(20, ctrl_c)])
+    quiet(RECORDED, folder / "over")
+    quiet(RECORDED, folder / "stopped", trackers=[at_step(20, ctrl_c)])
     return folder
 
 
@@ -137,12 +127,12 @@ def test_a_changed_run_does_not_go_on(runs, edited, tmp_path):
     for name in ("config.json", "params.npz"):
         before = contents(edited / name)
         with pytest.raises(DamagedRun, match="has changed since it was written"):
-            quiet(SMALL, edited / name, resume=True)
+            quiet(RECORDED, edited / name, resume=True)
         assert contents(edited / name) == before
     shutil.copytree(runs / "stopped", tmp_path / "stopped")
     EDITS["config.json"](tmp_path / "stopped")
     with pytest.raises(DamagedRun, match="config.json has changed since it was written"):
-        quiet(SMALL, tmp_path / "stopped", resume=True)
+        quiet(RECORDED, tmp_path / "stopped", resume=True)
 
 
 def test_files_may_be_deleted_laid_out_anew_and_read_by_another_target(runs, tmp_path):
@@ -152,7 +142,7 @@ def test_files_may_be_deleted_laid_out_anew_and_read_by_another_target(runs, tmp
     content = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(content, indent=7))
     assert survey(run)[1] == []
-    quiet(Settings.from_mapping({**vars(SMALL), "target_accuracy": 0.3}), run, resume=True)
+    quiet(Settings.from_mapping({**vars(RECORDED), "target_accuracy": 0.3}), run, resume=True)
     assert read_run(run).config["target_accuracy"] == 0.3
     # Killed between the two files: the summary, which says what reaching the target took, counts.
     replaced("config.json", '"target_accuracy": 0.3', '"target_accuracy": 0.9')(run)
