@@ -166,7 +166,10 @@ def _with_examples_apart(placed: Any, x: Any) -> Any:
     if not placement.sharded_client_examples:
         return placed
     rows = -(-len(x) // placement.number) * placement.number
-    examples = shape_on(placement.examples_sharding(), jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype))
+    examples = shape_on(
+        placement.examples_sharding(),
+        jax.ShapeDtypeStruct((rows, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype)),
+    )
     return dataclasses.replace(placed, data=placed.data._replace(x=examples))
 
 

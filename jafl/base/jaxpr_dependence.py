@@ -117,14 +117,27 @@ def _scan_dependences(
     params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched
 ) -> Dependences:
     """Of a loop with a fixed number of rounds."""
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    constants, carry, slices = reads[:first], reads[first:second], reads[second:]
+    constants, carry, slices = scan_operands(params, reads)
     while True:
         after = _jaxpr_dependences(_plain(params["jaxpr"]), [*constants, *carry, *slices], watched)
         new = [old | one for old, one in zip(carry, after[: len(carry)], strict=True)]
         if new == carry:
             return [*carry, *after[len(carry) :]]
         carry = new
+
+
+def scan_operands(params: Mapping[str, Any], operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The operands of a ``scan`` by what they are: constants, carry and slices.
+
+    Args:
+      params: of the operation, whose names differ between versions of JAX.
+      operands: one for each operand.
+    """
+    if "ft_in" in params:  # from JAX 0.11 on
+        constants, carry, slices = map(list, params["ft_in"].update(operands).unpack())
+        return constants, carry, slices
+    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return operands[:first], operands[first:second], operands[second:]
 
 
 def inner_programs(params: Mapping[str, Any]) -> list[Any]:

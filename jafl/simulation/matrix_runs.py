@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -126,10 +127,13 @@ class MatrixRuns(RunGroup):
             self._compute([None] * len(self._makers))
             return
         while any(chunks := [maker.take(last) for maker in self._makers]):
-            self._compute(chunks)
-            # While the device computes: matrices are made on the host, and would else keep the device waiting.
-            for maker in self._makers:
-                maker.make_next()
+            # While the device computes: matrices are made on the host, and would else keep the device waiting. In a
+            # thread, as a GPU's program returns only at its end: the host reads the conditions of its loops. The
+            # thread ends before anybody asks a maker for more, also where the device's program fails.
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                for maker in self._makers:
+                    thread.submit(maker.make_next)
+                self._compute(chunks)
 
     def _compute(self, chunks: list[PreparedChunk | None]) -> None:
         """Starts the computation of one chunk of every run; the host goes on while the device computes."""

@@ -47,6 +47,7 @@ def test_any_width_gives_the_same(name: str, width: int, together: bool):
     compare(NAMED[name], "float64", width=width, together=together, form="matrix")
 
 
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
 @pytest.mark.parametrize(
     "name",
     in_tiers(
@@ -60,10 +61,10 @@ def test_any_width_gives_the_same(name: str, width: int, together: bool):
         ["ace; slow clients"],
     ),
 )
-def test_rows_in_tiles_give_the_same(name: str):
-    """As on a TPU, where snapshots and client memory lie in whole tiles."""
-    with accelerator_forms("tpu"):
-        compare(NAMED[name], "float64", width=6, together=True, form="matrix")
+def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
+    """On a TPU rows lie in whole tiles; on a GPU segments go in fours, and one product makes their versions."""
+    with accelerator_forms(platform):
+        compare(NAMED[name], "float64", width=6 if platform == "tpu" else 12, together=True, form="matrix")
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """Whole runs in the matrix form: evaluations, reports, checkpoints, groups of different rules, compilations."""
 
+import contextlib
 import functools
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from accelerator_forms import accelerator_forms
 from against_reference import make_federation
 from quick_compilation import quick_compilation  # noqa: F401
 from small_runs import resumed
@@ -112,15 +114,18 @@ def test_one_program_serves_all_linear_rules_buffer_sizes_and_optimizers():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "names", [WITHOUT_START, ["fedasync", "fedbuff", "aced"]], ids=["many", "with starts"]
+    ("names", "platform"),
+    [(WITHOUT_START, "cpu"), (["fedasync", "fedbuff", "aced"], "cpu"), (["fedbuff", "ace"], "gpu")],
+    ids=["many", "with starts", "as on a GPU"],
 )
-def test_different_rules_go_in_one_program(names, float64):
+def test_different_rules_go_in_one_program(names, platform, float64):
     """Each with a schedule, a buffer size and an optimizer of its own, of unequal lengths."""
     runs = [
         run_of(name, trips=100 + 10 * number, seed=number, momentum=(None, 0.9)[number % 2])
         for number, name in enumerate(names)
     ]
-    together = jafl.simulate_many(runs, form="matrix")
+    with contextlib.nullcontext() if platform == "cpu" else accelerator_forms(platform):
+        together = jafl.simulate_many(runs, form="matrix")
     for run, history in zip(runs, together, strict=True):
         assert isinstance(history, jafl.History)
         alone = simulate(run, form="loop")

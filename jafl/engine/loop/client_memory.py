@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jafl.base.errors import choose
 from jafl.base.keyed_shuffle import mix
@@ -79,7 +80,7 @@ def hold(
     F.3.3 requires); ``words`` [2] uint32 are the random bits.
     """
     if memory.scales == ():
-        row = Row(jax.tree.map(lambda v, c: v.astype(c.dtype), value, memory.codes), ())
+        row = Row(jax.tree.map(lambda v, c: _rounded(v, c.dtype), value, memory.codes), ())
     else:
         row = _quantized_row(value, words)
     return rows.set_row(memory, client, row), _as_value(row, value)
@@ -102,7 +103,19 @@ def as_row(value: Any, precision: str, words: jax.Array) -> Row:
     dtype = PRECISIONS[precision]
     if dtype == jnp.int8:
         return _quantized_row(value, words)
-    return Row(jax.tree.map(lambda v: v.astype(dtype or v.dtype), value), ())
+    return Row(jax.tree.map(lambda v: _rounded(v, dtype or v.dtype), value), ())
+
+
+def _rounded(value: jax.Array, dtype: Any) -> jax.Array:
+    """``value`` in ``dtype``, a floating type, and truly rounded to it.
+
+    A compiler may drop a conversion to fewer bits that is followed by one back, as XLA does for GPUs. The
+    rule would then see another value than the memory holds, and ACE's sum would drift from the sum of its rows.
+    """
+    if jnp.dtype(dtype) != value.dtype:
+        numbers = jnp.finfo(dtype)
+        value = lax.reduce_precision(value, numbers.nexp, numbers.nmant)
+    return value.astype(dtype)
 
 
 def _quantized_row(value: Any, words: jax.Array) -> Row:

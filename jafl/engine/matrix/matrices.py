@@ -54,7 +54,7 @@ class Layout(NamedTuple):
     Example:
       Four trips, and a rule that reads updates and stores them whole in the clients' memory:
 
-      >>> layout = Layout(2, Groups(updates=True, starts=False, stored=False), Sizes(4, 2, memory=4, operations=4))
+      >>> layout = Layout(2, Groups(updates=True, starts=False, stored=False), Sizes(4, 2, 4, 4, 2))
       >>> layout.first_update, layout.first_stored_update, layout.first_client_value, layout.length
       (2, 2, 6, 10)
     """
@@ -269,7 +269,7 @@ class _OneHotVectors(NamedTuple):
         """The vectors with the further entries ``probes`` [D, probes].
 
         Example:
-          >>> layout = Layout(1, Groups(updates=True, starts=False, stored=False), Sizes(1, 1, 1, 1))
+          >>> layout = Layout(1, Groups(updates=True, starts=False, stored=False), Sizes(1, 1, 1, 1, 1))
           >>> _OneHotVectors.make(layout, jnp.array([[0.5], [2.0], [-1.0]])).rows
           Array([[ 1. ,  0. ,  0. ,  0.5],
                  [ 0. ,  1. ,  0. ,  2. ],
@@ -441,7 +441,7 @@ def _run_segments(
       ... )
       >>> rule, optimizer = jafl.rules.fedbuff(), jafl.specify(optax.sgd, learning_rate=1.0)
       >>> form = find_linear_form(rule.build(), optimizer.build(), jnp.zeros(3), 4, {}, None)
-      >>> layout = Layout(2, Groups(updates=True, starts=False, stored=False), Sizes(4, 2, memory=2, operations=4))
+      >>> layout = Layout(2, Groups(updates=True, starts=False, stored=False), Sizes(4, 2, 2, 4, 2))
       >>> trips = TripColumns(schedule.client, schedule.staleness, *np.ones((3, 4), np.int32), columns={})
       >>> maker = MatrixMaker(rule, optimizer, form, layout, trips, None, 4)
       >>> plan = jafl.in_waves(schedule, 4, form="matrix")

@@ -21,7 +21,6 @@ from jafl.engine.loop.client_memory import Row
 from jafl.engine.matrix.linearity import LinearForm, NotLinear, find_linear_form, first_nonlinear_trip
 from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear_error
 from jafl.engine.matrix.segment_loop import (
-    FIRST_VERSIONS,
     SHARED,
     VERSIONS_AT_ONCE,
     Groups,
@@ -137,7 +136,7 @@ def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     state_arrays = -(-num_arrays // STATE_ARRAYS_PADDED_TO) * STATE_ARRAYS_PADDED_TO
     width = max(run.plan.width for run in runs)
     # Each device trains an equal share of the lanes.
-    sizes = Sizes.for_width(-(-width // placement.number) * placement.number)
+    sizes = Sizes.for_width(-(-width // placement.number) * placement.number, placement.rows.first_versions)
     return Layout(state_arrays, Groups(updates, starts, stored), sizes)
 
 
@@ -323,7 +322,7 @@ class ChunkMaker:
         return Segments(
             uses_memory=np.array(self._run.stores),
             largest_wave=arrays.size,
-            further_products=further_products(versions),
+            further_products=further_products(versions, self._layout.sizes.first_versions),
             size=arrays.size,
             client=np.asarray(trips.client)[arrays.trip],
             read_slot=np.asarray(trips.read_slot)[arrays.trip],
@@ -336,14 +335,14 @@ class ChunkMaker:
         )
 
 
-def further_products(versions: np.ndarray) -> np.ndarray:
+def further_products(versions: np.ndarray, first_versions: int) -> np.ndarray:
     """How many products a segment takes after its first one, to make so many versions; ``Segments.further_products``.
 
     Example:
-      >>> further_products(np.array([0, 8, 9, 24, 25]))
+      >>> further_products(np.array([0, 8, 9, 24, 25]), first_versions=8)
       array([0, 0, 1, 1, 2])
     """
-    return np.asarray(-(-np.maximum(versions - FIRST_VERSIONS, 0) // VERSIONS_AT_ONCE))
+    return np.asarray(-(-np.maximum(versions - first_versions, 0) // VERSIONS_AT_ONCE))
 
 
 def stack_chunks(chunks: Sequence[Segments]) -> Segments:

@@ -28,9 +28,10 @@ from jafl.engine.loop.trip import data_of_clients
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
-# Versions that a segment's first product makes beside the state arrays, and those that each further product makes. A
-# rule with a large buffer makes few versions of a wave, and then pays for no more rows than the first product has.
-FIRST_VERSIONS, VERSIONS_AT_ONCE = 8, 16
+# Versions that each product of a segment makes after the first one, which makes ``first_versions`` beside the state
+# arrays. A rule with a large buffer makes few versions of a wave, and then pays for no more rows than the first
+# product has.
+VERSIONS_AT_ONCE = 16
 # Of JAX on the device, of NumPy before it is placed there.
 Array = Any
 
@@ -183,8 +184,18 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
 
         shape = jax.eval_shape(compute, carry, _segment(segments, 0))[1]
         losses = jnp.zeros((len(segments.largest_wave), *shape.shape), shape.dtype)
-        # ``count`` is data: the shorter chunk before an evaluation or a checkpoint takes no program of its own.
-        return lax.fori_loop(0, count, compute_next, (carry, losses))
+        together = program.placement.rows.segments_per_wait
+
+        def compute_some(number, state):
+            return lax.fori_loop(
+                0, together, lambda place, state: compute_next(number * together + place, state), state
+            )
+
+        # ``count`` is data: the shorter chunk before an evaluation or a checkpoint takes no program of its own. What
+        # is computed beyond it changes nothing.
+        if together == 1:
+            return lax.fori_loop(0, count, compute_next, (carry, losses))
+        return lax.fori_loop(0, -(-count // together), compute_some, (carry, losses))
 
     # Decided once a chunk: a condition inside the loop would copy what it passes on.
     carry, losses = lax.cond(
@@ -219,7 +230,7 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
         run = _Run(data, client_work, program)
         recalled = None
         if with_memory:
-            recalled = _stored_values(carry, segment, 0, _num_state_arrays(segment) + FIRST_VERSIONS)
+            recalled = _stored_values(carry, segment, 0, _num_state_arrays(segment) + _first(run, segment))
             # First this product, then the training: otherwise the rows would take room while the wave trains.
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
             carry = carry._replace(snapshots=snapshots)
@@ -329,27 +340,28 @@ def _combine(
       run: the run.
       carry: before the segment.
       wave: what the segment's trips have left.
-      recalled: [M + FIRST_VERSIONS, *P] ``_stored_values`` for the first product; None for rules without memory.
+      recalled: [M + ``_first``, *P] ``_stored_values`` for the first product; None for rules without memory.
       segment: the segment.
 
     Returns:
       The carry with new state arrays, with the new versions in their slots, and with the updates that clients store.
     """
     num_arrays, blocks = _num_state_arrays(segment), _blocks(carry.lasting, wave, segment)
+    first_versions = _first(run, segment)
 
     def write_versions(snapshots, versions, first):
         slots = lax.dynamic_slice_in_dim(segment.write_slot, first, len(jax.tree.leaves(versions)[0]))
         return _with_rows(snapshots, slots, versions)
 
     # State arrays and the first versions in one product, because each product reads all the blocks once more.
-    results = _product(segment.matrix[: num_arrays + FIRST_VERSIONS], blocks)
+    results = _product(segment.matrix[: num_arrays + first_versions], blocks)
     if recalled is not None:
         results = jax.tree.map(jnp.add, results, recalled)
     results = _over_entries(run, results)
     snapshots = write_versions(carry.snapshots, jax.tree.map(lambda rows: rows[num_arrays:], results), 0)
 
     def next_versions(number, snapshots):
-        first = FIRST_VERSIONS + number * VERSIONS_AT_ONCE
+        first = first_versions + number * VERSIONS_AT_ONCE
         factors = lax.dynamic_slice_in_dim(segment.matrix, num_arrays + first, VERSIONS_AT_ONCE)
         versions = _product(factors, blocks)
         if recalled is not None:
@@ -357,13 +369,18 @@ def _combine(
             versions = jax.tree.map(jnp.add, versions, stored_values)
         return write_versions(snapshots, _over_entries(run, versions), first)
 
-    if len(segment.write_slot) > FIRST_VERSIONS:
+    if len(segment.write_slot) > first_versions:
         snapshots = lax.fori_loop(0, segment.further_products, next_versions, snapshots)
     memory = carry.memory
     if recalled is not None:
         stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
         memory = Row(*map(lambda rows, new: _with_rows(rows, segment.stored_client, new), memory, stored))
     return MatrixCarry(jax.tree.map(lambda rows: rows[:num_arrays], results), snapshots, memory)
+
+
+def _first(run: _Run, segment: Segments) -> int:
+    """How many versions the first product makes."""
+    return min(run.program.placement.rows.first_versions, len(segment.write_slot))
 
 
 def _num_state_arrays(segment: Segments) -> int:

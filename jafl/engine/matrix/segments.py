@@ -13,7 +13,7 @@ import numpy as np
 
 from jafl.engine.matrix.memory_accesses import list_accesses
 from jafl.engine.matrix.operation_order import order_operations
-from jafl.engine.matrix.segment_loop import FIRST_VERSIONS, VERSIONS_AT_ONCE
+from jafl.engine.matrix.segment_loop import VERSIONS_AT_ONCE
 from jafl.records import EventSchedule, ExecutionPlan, Recall
 
 # Segments in a chunk at most. All chunks have the shapes of this many, so that one program serves all.
@@ -32,22 +32,30 @@ class Sizes(NamedTuple):
       versions: versions of the model that the segment writes for later trips, S.
       memory: clients whose stored values the segment reads or writes, G.
       operations: operations of the server in the segment, E.
+      first_versions: those of the versions that the segment's first product makes.
     """
 
     width: int
     versions: int
     memory: int
     operations: int
+    first_versions: int
 
     @classmethod
-    def for_width(cls, width: int) -> "Sizes":
-        """The limits for waves of ``width`` trips. They depend on nothing else, so that rules share a program."""
+    def for_width(cls, width: int, first_versions: int) -> "Sizes":
+        """The limits for waves of ``width`` trips on devices whose first product makes at most ``first_versions``.
+
+        They depend on nothing else, so that rules share a program.
+        """
+        # No wave has more versions than trips; but 8 rows of a product cost no more than fewer.
+        first_versions = min(first_versions, max(width, 8))
         # Whole products, because each one reads a slice of this many rows: near the end of a shorter matrix JAX would
         # move the slice to the front, and take rows for the wrong versions.
-        further_products = -(-max(0, width - FIRST_VERSIONS) // VERSIONS_AT_ONCE)
+        further_products = -(-max(0, width - first_versions) // VERSIONS_AT_ONCE)
         # Two clients at least: one operation may recall a value of one client and fold an update of another. If a
         # segment had room for one client only, it could not hold that operation, and the cutting would never end.
-        return cls(width, FIRST_VERSIONS + further_products * VERSIONS_AT_ONCE, max(width, 2), 4 * width)
+        versions = first_versions + further_products * VERSIONS_AT_ONCE
+        return cls(width, versions, max(width, 2), 4 * width, first_versions)
 
 
 class SegmentOperations(NamedTuple):
@@ -148,7 +156,7 @@ class Segmentation:
       ...     num_clients=4, concurrency=4, buffer_size=2, delay=jafl.delays.constant(1.0), server_steps=2
       ... )
       >>> plan = jafl.in_waves(schedule, 4, form="matrix")
-      >>> sizes = Sizes(width=4, versions=2, memory=4, operations=16)
+      >>> sizes = Sizes(width=4, versions=2, memory=4, operations=16, first_versions=2)
       >>> segmentation = Segmentation(schedule, plan, None, False, sizes, stops=())
       >>> [chunk] = segmentation.chunks(0, 2)
       >>> chunk.count, chunk.operations.trip[0, :4], chunk.operations.step[0, :4]

@@ -200,8 +200,10 @@ def _check_model(federation: Federation, model: Model, params: Params) -> None:
     """Raises SettingError if the model cannot be applied to the federation's examples, or trained on its labels."""
     _check_real(params)
     # Two examples: of one, a mean over the batch might pass for a loss per example.
-    x = jax.ShapeDtypeStruct((2, *federation.x.shape[1:]), federation.x.dtype)
-    y = jax.ShapeDtypeStruct((2, *federation.y.shape[1:]), federation.y.dtype)
+    x, y = (
+        jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
+        for array in (federation.x, federation.y)
+    )
     name = model.network.name
     try:
         outputs = _outputs.eval_shape(model, params, x)

@@ -32,7 +32,7 @@ def check_look_ups(federation: Federation, model: Model, params: Params) -> None
         x = getattr(federation, name)
         if x is None or x.dtype.kind not in "iu" or not x.size:
             continue
-        like = jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype)
+        like = jax.ShapeDtypeStruct((2, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
         program = _outputs.trace(model, params, like).jaxpr.jaxpr
         # The trace decides nearly all cases at once; checkify, which runs the model, is for what is left.
         if all(-rows <= x.min() and x.max() < rows for rows in _rows(program, tables)):

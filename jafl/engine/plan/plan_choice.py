@@ -19,9 +19,12 @@ from jafl.specifications import as_specification
 # Trips in a wave for each device that trains them side by side, or one after the other.
 WIDTH_SIDE_BY_SIDE, WIDTH_ONE_BY_ONE = 64, 8
 # Convolutions gain nothing from lanes, by the compiler's estimate for a TPU v5e, and unfilled ones waste computation.
+# On an H200 EMNIST's CNN takes 186 microseconds a trip with 8 lanes and 151 with 64, if all are filled; FedBuff with
+# 1,000 clients in flight fills 41 of 64, and takes 242 and 263.
 WIDTH_WITH_CONVOLUTIONS = 8
-# The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. Not measured on
-# an accelerator.
+# The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. An H200 takes 39
+# microseconds for an MLP's step alone, 134 for 64 side by side and 323 for 256: 25 to 70 lanes' worth. EMNIST's CNN
+# takes 307, 1,485 for 8 and 9,640 for 64: 1 to 2.
 LANES_WORTH_A_ROUND = 16
 # The share of a device's memory that trained trips may take until they are folded.
 WAITING_SHARE_OF_MEMORY = 0.125

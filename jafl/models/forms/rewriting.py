@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jafl.base.jaxpr_dependence import inner_programs
+from jafl.base.jaxpr_dependence import inner_programs, scan_operands
 from jafl.models.forms.convolution import precision_here
 from jafl.models.forms.general_convolution import Geometry, general_convolution
 from jafl.models.forms.pooling import MOST_SLICES, windowed_maximum
@@ -110,8 +110,7 @@ def _checkpoint(params: Any, operands: list[Any]) -> list[Any]:
 
 
 def _scan(params: Any, operands: list[Any]) -> list[Any]:
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    constants, carry, slices = operands[:first], operands[first:second], operands[second:]
+    constants, carry, slices = scan_operands(params, operands)
     function = _program_function(params["jaxpr"])
 
     def body(carry, slices):

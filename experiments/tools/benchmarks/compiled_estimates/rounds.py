@@ -98,10 +98,11 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
     """The segments of a preparation whose plan has the matrix form."""
     run = matrix_run(preparation)
     size, versions = (np.concatenate(column) for column in zip(*_sizes(preparation), strict=True))
+    first_versions = matrix_program.make_layout([run], preparation.program.placement).sizes.first_versions
     memory = float(run.stores)
     lanes = run.plan.width if preparation.program.placement.side_by_side else 1
     rounds = {
-        "_combine": float(np.mean(matrix_program.further_products(versions))),
+        "_combine": float(np.mean(matrix_program.further_products(versions, first_versions))),
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }
