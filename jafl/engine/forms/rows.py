@@ -163,8 +163,8 @@ class AcceleratorRows:
         """``train(waiting)`` if ``wave`` is 0 or more, else ``waiting``.
 
         A condition: training is lifted out of a loop of no or one round, and runs at every trip. On a GPU it is not,
-        and a condition copies what waits, but it is quicker nevertheless: without it WKAFL takes 1.15 and FedBuff 1.08
-        times as long in waves of 64 on an H200.
+        and a condition copies what waits. It is quicker nevertheless: without it WKAFL takes 1.15 times and FedBuff
+        1.08 times as long in waves of 64 on an H200.
         """
         return lax.cond(wave >= 0, train, lambda waiting: waiting, waiting)
 
