@@ -93,14 +93,18 @@ _ROOMS = (
 )
 
 __all__ = sorted(
-    [*_HOME, "availability", "data", "delays", "diagnostics", "models", "plots", "privacy", "rules", "traces"]
+    [
+        *_HOME,
+        *("availability", "data", "delays", "diagnostics", "dropout", "models", "plots", "privacy", "rules"),
+        "traces",
+    ]
 )
 
 
 def __getattr__(name: str):
     if name in _HOME:
         return getattr(importlib.import_module(f"jafl.{_HOME[name]}"), name)
-    if name in ("availability", "delays"):
+    if name in ("availability", "delays", "dropout"):
         return importlib.import_module(f"jafl.schedule.{name}")
     if name in _ROOMS:
         return importlib.import_module(f"jafl.{name}")

@@ -22,8 +22,8 @@ Windows that overlap or touch are joined, those of no length are dropped. A devi
 
 jafl's client 0 is the device with the smallest number, and so on; ``clients`` chooses others. So two tables go
 together where they have the same devices. Made-up ones are ``experiments/traces/device_capacity.csv`` and
-``device_behavior.json``. The converter writes files for ``run.py --delay=FILE``, and for
-``run.py --availability=FILE --availability_period=SECONDS``:
+``device_behavior.json``. The converter writes files for ``run.py --delay="duration_trace('FILE')"``, and for
+``run.py --availability="read_availability('FILE', cycle_after=SECONDS)"``:
 
     python -m jafl.traces capacity client_device_capacity durations.csv --clients=100 --examples=160 --model_bytes=4e5
     python -m jafl.traces behavior client_behave_trace availability.npz --clients=100
@@ -482,7 +482,10 @@ def _convert_capacity(options: argparse.Namespace) -> tuple[DurationTrace, str]:
     trace = capacity.delay(options.examples, options.model_bytes, options.training_factor)
     low, middle, high = np.quantile(trace.duration, [0, 0.5, 1])
     seconds = f"{low:.3g} to {high:.3g} s, median {middle:.3g} s"
-    return trace, f"{len(capacity.device)} clients, a trip takes {seconds}: --delay={options.output}"
+    return (
+        trace,
+        f'{len(capacity.device)} clients, a trip takes {seconds}: --delay="duration_trace({options.output!r})"',
+    )
 
 
 def _convert_behavior(options: argparse.Namespace) -> tuple[AvailabilityTrace, str]:
@@ -491,7 +494,8 @@ def _convert_behavior(options: argparse.Namespace) -> tuple[AvailabilityTrace, s
     counts = np.diff(trace.offsets)
     share = float(np.sum(trace.end - trace.start)) / (len(counts) * (trace.period or math.inf))
     there = f"there {share:.1%} of the time, {np.count_nonzero(counts == 0)} of them never"
-    flags = f"--availability={options.output} --availability_period={trace.period:.12g}"
+    call = f"read_availability({options.output!r}, cycle_after={trace.period:.12g})"
+    flags = f'--availability="{call}"'
     return trace, f"{len(counts)} clients, {there}: {flags}"
 
 

@@ -90,7 +90,7 @@ def test_the_main_job_and_the_help_are_commands_that_run_py_takes(line, tmp_path
         text=True,
     )
     if "--help" in words:
-        assert "--dirichlet_alpha" in ended.stdout
+        assert "--partition" in ended.stdout
     else:
         assert ended.returncode == 0, ended.stderr
         assert (tmp_path / "out" / "summary.json").is_file()

@@ -3,7 +3,7 @@
 # three lines); when all have ended, this script writes the report. A host that fails leaves its part: the same command
 # goes on with it, also with another list of hosts.
 #
-#   docs/clusters/hosts.sh hosts.txt --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay_mean=5,30" \
+#   docs/clusters/hosts.sh hosts.txt --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay.mean=5,30" \
 #       --output_dir=/shared/sweep
 #
 # hosts.txt has a host in each line, and behind it the GPU to use, if any:

@@ -2,7 +2,7 @@
 # A sweep on SLURM. Each task of the array trains its own part of the runs: jafl reads from SLURM's variables which
 # part that is, as if --part=1/8 to --part=8/8 had been passed.
 #
-#   sbatch docs/clusters/slurm_array.sh --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay_mean=5,30" \
+#   sbatch docs/clusters/slurm_array.sh --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay.mean=5,30" \
 #       --output_dir=/shared/sweep
 #
 # Submit it in the repository, or anywhere with JAFL=jafl where jafl is installed. All arguments are those of run.py.

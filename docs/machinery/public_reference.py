@@ -47,6 +47,7 @@ CHAPTERS = {
     "availability": Chapter(
         "Availability", "When clients are there to start a trip.", ("Availability", "availability.*")
     ),
+    "dropout": Chapter("Dropout", "Who leaves for ever, and when.", ("dropout.*",)),
     "traces": Chapter("Device traces", "FedScale's tables of devices, as durations and presence.", ("traces.*",)),
     "data": Chapter(
         "Data",

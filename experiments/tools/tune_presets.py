@@ -41,18 +41,17 @@ MAIN_JOB = "main job"
 WORLDS: dict[str, dict[str, Any]] = {
     MAIN_JOB: {"client_trips": 4000},
     "constant delays": {"client_trips": 4000, "delay": "constant"},
-    "heavy tails": {"client_trips": 4000, "delay": "pareto", "delay_shape": 1.2, "delay_draw": "per_trip"},
-    "nearly IID": {"client_trips": 4000, "dirichlet_alpha": 100.0},
-    "one or two labels each": {"client_trips": 4000, "dirichlet_alpha": 0.05},
-    "another split": {"client_trips": 4000, "data_seed": 1, "delay": "exponential"},
+    "heavy tails": {"client_trips": 4000, "delay": "pareto(shape=1.2)"},
+    "nearly IID": {"client_trips": 4000, "partition.alpha": 100.0},
+    "one or two labels each": {"client_trips": 4000, "partition.alpha": 0.05},
+    "another split": {"client_trips": 4000, "data_seed": 1, "delay": "once_per_client(exponential)"},
     "label groups, groups of delays": {
         "client_trips": 2000,
         "num_clients": 15,
         "concurrency": 15,
         "buffer_size": 5,
-        "partition": "label_groups",
-        "delay": "groups",
-        "delay_draw": "per_trip",
+        "partition": "label_groups([(10, [4, 5, 6, 7, 8, 9]), (5, [0, 1, 2, 3])])",
+        "delay": "groups([(10, uniform(1, 2)), (5, uniform(8, 12))])",
     },
     "90 of 100 in flight, K = 50": {"client_trips": 8000, "concurrency": 90, "buffer_size": 50},
     "4 of 100 in flight, K = 2": {"client_trips": 4000, "concurrency": 4, "buffer_size": 2},
@@ -153,7 +152,7 @@ def tuning_settings(world: str, algorithm: str) -> Settings:
     if algorithm == "zeno_plus_plus":
         own["server_examples"] = 100
     seeds = ",".join(map(str, SEEDS))
-    return Settings(algorithm=algorithm, seed=seeds, validation_fraction=0.2, **own)
+    return Settings.from_mapping({"algorithm": algorithm, "seed": seeds, "validation_fraction": 0.2, **own})
 
 
 def seed_experiments(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:

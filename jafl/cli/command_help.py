@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from jafl.base.errors import unknown_name
+from jafl.config.calls import CALLS, grammar
 from jafl.config.declaration import GROUPS, Case, State, describe_case
 from jafl.config.settings import DECLARED, DEFAULTS, HELP, TYPES
 
@@ -13,11 +15,11 @@ USAGE = """Simulates asynchronous federated learning: flags in, a run directory 
 
     python run.py                                     compares four algorithms on handwritten digits
     python run.py --algorithm=fedbuff --seed=0,1,2    one algorithm, three seeds
-    python run.py --algorithm=fedbuff --buffer_size=5 --delay=half_normal --delay_draw=per_trip
+    python run.py --algorithm=fedbuff --buffer_size=5 --delay=half_normal
     python run.py --algorithm=fedbuff --protocol=synchronous    FedBuff's rule in synchronous rounds
     python run.py --prepare=cifar10 --data_dir=data   downloads and prepares a data set, once
     python run.py --config=runs/001/fedbuff-seed0/config.json --output_dir=again    repeats a run
-    python run.py --sweep="dirichlet_alpha=0.1,1;delay_sigma=0.5,2" --output_dir=runs/sweep
+    python run.py --sweep="partition.alpha=0.1,1;delay.sigma=0.5,2" --output_dir=runs/sweep
     python run.py --experiment=list                   the papers' figures and tables
     python run.py --experiment=NAME                   runs one of them
     python run.py --experiment=NAME --dry_run         says what it would run
@@ -26,6 +28,7 @@ USAGE = """Simulates asynchronous federated learning: flags in, a run directory 
     python run.py --report=runs/sweep                 one page on everything in it: report.html
     python run.py --resume --output_dir=runs/001      goes on with what was stopped or killed
     python run.py --distributed                       one run on several hosts: docs/clusters.md
+    python run.py help delay                          what a setting is, and what it can be
 
 Every setting has a default. Settings can also stand in a file, one --name=value a line:
 --flagfile=FILE.
@@ -64,7 +67,22 @@ def short(command: str, flags: Iterable[Explained]) -> str:
 def full(command: str, flags: Iterable[Explained]) -> str:
     """Usage, ``flags`` of the command, and every setting, by group; ``command`` as above."""
     sections = [_section(title, settings) for title, settings in by_group().items()]
-    return "\n".join([_usage(command), _section("What to do", flags), *sections])
+    explained = [f"What {name} can be:\n{_can_be(name)}\n" for name in CALLS]
+    return "\n".join([_usage(command), _section("What to do", flags), *sections, *explained])
+
+
+def of_setting(name: str) -> str:
+    """What a setting is, and what it can be; raises SettingError for an unknown one, with the nearest name."""
+    if name not in HELP:
+        raise unknown_name("help", name, HELP)
+    text = _explained(_setting(name))
+    return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
+
+
+def _can_be(name: str) -> str:
+    """What the call of a setting can be, in lines that are not too long."""
+    lines = grammar(name).explained().splitlines()
+    return "\n".join(_wrapped(line.strip(), line[: len(line) - len(line.lstrip())]) for line in lines)
 
 
 def by_group() -> dict[str, list[Explained]]:

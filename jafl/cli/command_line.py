@@ -20,6 +20,7 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
+from jafl.config.calls import CALLS, former_argument
 from jafl.config.settings import DEFAULTS, HELP, RENAMED, TYPES, Settings, config_content
 from jafl.runs.directory import reader
 from jafl.runs.hosts.streams import keep_going_without_readers
@@ -98,7 +99,7 @@ _PICTURES = _pictures_flag()
 _SWEEP = flags.DEFINE_string(
     "sweep",
     None,
-    'Values to try, crossed with all algorithms and seeds: "dirichlet_alpha=0.1,1;delay_mean=5,30". The same command '
+    'Values to try, crossed with all algorithms and seeds: "partition.alpha=0.1,1;delay.mean=5,30". The same command '
     "goes on with a sweep that was stopped, also in several processes at once.",
 )
 _EXPERIMENT = flags.DEFINE_string(
@@ -246,6 +247,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
 _INSTEAD = {
     "distributed": "It is for one run, or a comparison; docs/clusters.md shows how hosts share a sweep, with --part."
 }
+_arguments_of_calls: list[str] = []  # names of flags such as delay.shape
 _typed_names: set[str] = set()  # of the flags on the command line itself, not in a --flagfile
 
 
@@ -286,7 +288,8 @@ def _warn(text: str) -> None:
 
 def _typed() -> dict[str, Any]:
     """The settings that were typed, or stand in a flag file."""
-    return {name: flags.FLAGS[name].value for name in TYPES if flags.FLAGS[name].present}
+    names = (*TYPES, *_arguments_of_calls)
+    return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
 
 
 def _swept() -> str | dict[str, Any]:
@@ -357,7 +360,7 @@ def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
     files = {
         what: file
         for what, file in inputs.input_files(content).items()
-        if what.partition("/")[0] not in names
+        if not {what.partition("/")[0], what.partition(".")[0]} & set(names)
     }
     now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}
     known = {what: digest for what, digest in before.items() if what in now}
@@ -365,20 +368,44 @@ def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
         _warn(f"the run of {path} had other inputs, so this one does not repeat it. {line}.")
 
 
+def _define_arguments(arguments: Iterable[str]) -> None:
+    """Defines a flag for each argument of a call that is among the arguments: ``--delay.shape=2``."""
+    for name in _arguments_of_calls:  # of a command before, in the same process
+        _READ_BY.pop(name, None)
+    _arguments_of_calls.clear()
+    for argument in arguments:
+        name = argument.lstrip("-").partition("=")[0]
+        if argument.startswith("-") and "." in name and name.partition(".")[0] in CALLS:
+            if name not in flags.FLAGS:
+                flags.DEFINE_string(name, None, f"An argument of {name.partition('.')[0]}.")
+            _arguments_of_calls.append(name)
+            _READ_BY[name] = _RUNS
+
+
 def parse(arguments: list[str]) -> list[str]:
     """Reads the flags: a wrong one exits with status 2, as any wrong setting does, and --help with 0."""
     keep_going_without_readers()
+    if arguments[1:2] == ["help"] and len(arguments) == 3:
+        try:
+            print(command_help.of_setting(arguments[2]))
+        except SettingError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            sys.exit(2)
+        sys.exit(0)
     for argument in arguments[1:]:
         if argument.startswith("-") and (help_text := _HELP.get(argument.lstrip("-"))):
             called = _command(pathlib.PurePath(arguments[0]).name)
             print(help_text(" ".join(called), _own_flags()))
             sys.exit(0)
-    _typed_names.update(_names_typed(arguments[1:]))
     try:
+        _define_arguments(flags.FLAGS.read_flags_from_files(arguments[1:]))
+        _typed_names.update(_names_typed(arguments[1:]))
         return flags.FLAGS(arguments)
     except (flags.Error, UnicodeDecodeError) as error:
         file = "the file of --flagfile is not text: " if isinstance(error, UnicodeDecodeError) else ""
-        print(f"Error: {file}{error}\nSee --help for all flags.", file=sys.stderr)
+        former = former_argument(getattr(error, "flagname", ""))
+        text = f"{error}. {former}" if former else str(error)
+        print(f"Error: {file}{text}\nSee --help for all flags.", file=sys.stderr)
         sys.exit(2)
     except SystemExit:  # from --helpxml, with status 1
         sys.exit(0)

@@ -28,28 +28,8 @@ MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which
 # Protocols in which clients come, leave and fail.
 EVENTFUL = ("asynchronous", "open_arrivals", "synchronous")
 NOT_IN_ROUNDS = ("asynchronous", "open_arrivals", "drawn_staleness")
-# Data sets that come with clients of their own, which are their partition unless another is asked for.
-WITH_CLIENTS = (
-    "synthetic",
-    "python_source",
-    "celeb_a",
-    "sentiment140",
-    "femnist/leaf",
-    "femnist/fedjax",
-    "femnist/tff",
-)
 # Data sets of texts whose next token is to be predicted at each place: y is [E, T].
 WITH_NEXT_TOKENS = ("python_source",)
-LAWS_WITH_A_MEAN = (
-    "constant",
-    "uniform",
-    "half_normal",
-    "exponential",
-    "log_normal",
-    "gamma",
-    "pareto",
-    "proportional_to_examples",
-)
 
 
 class State(enum.Enum):

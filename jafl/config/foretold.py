@@ -2,6 +2,7 @@
 
 from jafl.base.errors import require
 from jafl.clients.work import MOST_STEPS_OF_A_TRIP
+from jafl.config.calls import grammar
 from jafl.config.settings import TRIPS_PER_STEP, Settings
 from jafl.engine.plan.device_memory import host_memory, readable
 
@@ -24,8 +25,9 @@ def check(run: Settings) -> None:
     _check_work(run)
     if run.dataset == "synthetic":
         _check_synthetic(run)
-    if run.partition == "labels_per_client":
-        size = run.num_clients * (run.labels_per_client * BYTES_OF_A_LABEL + 8 * run.smallest_client)
+    if run.partition and (call := grammar("partition").read(run.partition)).name == "labels_per_client":
+        labels, smallest = (call.arguments[name] for name in ("labels_per_client", "smallest"))
+        size = run.num_clients * (labels * BYTES_OF_A_LABEL + 8 * smallest)
         _fits("num_clients", run.num_clients, size, "the partition", "Lower num_clients.")
 
 

@@ -1,17 +1,17 @@
 """Sweeps as text, as conditions and as names of folders.
 
-A sweep such as ``dirichlet_alpha=0.1,1;delay_mean=5,30`` lists values of settings; a condition is one value of each.
-The runs of a condition lie in a folder that is named by it: ``dirichlet_alpha=0.1,delay_mean=5``.
+A sweep such as ``partition.alpha=0.1,1;delay.mean=5,30`` lists values of settings; a condition is one value of each.
+The runs of a condition lie in a folder that is named by it: ``partition.alpha=0.1,delay.mean=5``.
 """
 
 import itertools
-import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jafl.base.errors import SettingError, did_you_mean, refusal, require
-from jafl.config.settings import KINDS, TYPES
+from jafl.base.errors import SettingError, refusal, require
+from jafl.config import calls
+from jafl.config.settings import KINDS, TYPES, is_setting, nearest
 
 LONGEST_NAME = 255  # bytes of a file name, on most file systems
 ELSEWHERE = ("algorithm", "seed")
@@ -34,7 +34,11 @@ def parse(text: str) -> dict[str, list[Any]]:
         require(name not in sweep, "sweep", text, f"without repetitions, and names {name} twice")
         sweep[name] = [_typed(name, value.strip()) for value in _split(values, ",")]
         require(sweep[name], f"{name} in sweep", values, "at least one value")
-        require(len(set(sweep[name])) == len(sweep[name]), f"{name} in sweep", values, "without repetitions")
+        different = {
+            calls.grammar(name).completed(value) if name in calls.CALLS and value else written(value)
+            for value in sweep[name]
+        }
+        require(len(different) == len(sweep[name]), f"{name} in sweep", values, "without repetitions")
     require(sweep, "sweep", text, "setting=value,value,... and more of these after semicolons")
     return sweep
 
@@ -61,9 +65,8 @@ def _check_name(name: str, values: str) -> None:
             setting=f"{name} in sweep",
             value=values,
         )
-    if name not in TYPES:
-        hint = did_you_mean(name, TYPES, "See --help for all settings.")
-        raise SettingError(f"{name!r} in sweep is not the name of a setting. {hint}", setting=name)
+    if not is_setting(name):
+        raise SettingError(f"{name!r} in sweep is not the name of a setting. {nearest(name)}", setting=name)
 
 
 def product(sweep: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -91,7 +94,7 @@ def condition(name: str) -> dict[str, Any] | None:
     values = {}
     for part in name.split(","):
         setting, equals, value = part.partition("=")
-        if not equals or setting not in TYPES:
+        if not equals or not is_setting(setting):
             return None
         try:
             values[setting] = _typed(setting, urllib.parse.unquote(value))
@@ -113,18 +116,32 @@ def shown(value: Any) -> str:
 
 
 def readable(name: str) -> str:
-    """The name of a condition's folder for readers: ``delay=groups, delay_groups=4:exponential(5)``."""
+    """The name of a condition's folder for readers: ``delay=groups([(4, exponential(5))])``."""
     parts = [part.partition("=") for part in name.split(",")] if name else []
     return ", ".join(f"{setting}={shown(urllib.parse.unquote(value))}" for setting, _, value in parts)
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts of ``text`` between separators that stand outside of quotes."""
-    return re.findall(rf"(?:[^{separator}']|'[^']*'?)+", text)
+    """The parts of ``text`` between separators that stand outside of quotes and brackets."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in "([") - (character in ")]")
+        if character == separator and not quote and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return list(filter(None, parts))
 
 
 def _typed(name: str, text: str) -> Any:
     """A value of the setting's type; raises SettingError if ``text`` is none."""
+    if "." in name:
+        return calls.literal(text)
     kinds = TYPES[name]
     if text.lower() in NONE and type(None) in kinds:
         return None

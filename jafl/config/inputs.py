@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jafl.base import checksums
+from jafl.config import calls
 from jafl.config.settings import DECLARED, Settings
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
             continue
         for file in declared.files:
             paths[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
-    return paths
+    return paths | calls.files(settings)
 
 
 def input_digests(settings: Settings, source: "Source") -> dict[str, str]:

@@ -26,7 +26,6 @@ from jafl.config.declaration import (
     GIVEN,
     LEFT_OUT,
     SAME,
-    WITH_CLIENTS,
     State,
     default_model,
     describe_case,
@@ -35,17 +34,13 @@ from jafl.config.settings import DECLARED, DEFAULTS, Settings
 from jafl.models import MODELS
 from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
-from jafl.schedule import DELAYS
 
 # {setting: the values that it may have}, of those that distinguish readers; others are refused by their names.
 KNOWN: dict[str, Collection[str]] = {
     "algorithm": presets.names(),
     "protocol": PROTOCOLS,
     "dataset": data.SOURCES,
-    "partition": ("natural", *data.PARTITIONS),
     "model": MODELS,
-    "delay": (*DELAYS, *FILES),
-    "availability": ("always", "diurnal", "on_and_off", *FILES),
     "staleness_weight": STALENESS_WEIGHTS,
     "mechanism": MECHANISMS,
     "client_optimizer": CLIENT_OPTIMIZERS,
@@ -139,8 +134,6 @@ def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Setti
 def _word(setting: str, run: Settings) -> str:
     """The value of a setting that distinguishes readers; of a file the ending of its name."""
     value = getattr(run, setting) or ""
-    if setting == "partition" and not value:
-        return "natural" if run.dataset in WITH_CLIENTS else "dirichlet"
     if setting == "model" and not value:
         return default_model(run.dataset)
     suffix = pathlib.PurePath(value).suffix

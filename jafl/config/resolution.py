@@ -10,9 +10,9 @@ import numpy as np
 from jafl.base.errors import SettingError, choose, require, seed_number, unknown_name
 from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.config import arms as all_arms
-from jafl.config import foretold, grid, presets, readers, world
+from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
-from jafl.config.builders import filled_in, make_rule
+from jafl.config.builders import filled_in, make_dropout, make_rule
 from jafl.config.builders.algorithm import rule_arguments
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.data_cache import DataCache
@@ -94,7 +94,7 @@ def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping
     swept = {
         name
         for name in (conditions[0][0] if conditions else ())
-        if all(value[name] in [getattr(arm, name) for arm in arms.values()] for value, arms in conditions)
+        if all(value[name] in [arm.value(name) for arm in arms.values()] for value, arms in conditions)
     }
     refuse_unread([arms for _, arms in conditions], swept)
 
@@ -146,6 +146,14 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     settings = dataclasses.replace(
         settings, **_preset_values(settings, algorithm), algorithm=algorithm, seed=str(seed)
     )
+    # In one spelling, with every default: what is the same then looks the same.
+    there = {name: getattr(settings, name) for name in calls.CALLS}
+    whole: dict[str, Any] = {
+        name: calls.grammar(name).completed(text) for name, text in there.items() if text is not None
+    }
+    settings = dataclasses.replace(settings, **whole)
+    if make_dropout(settings) is None:
+        settings = dataclasses.replace(settings, dropout="nobody")
     size = choose("protocol", settings.protocol or "", TRIPS_PER_STEP)
     rule = make_rule(settings).build()
     filled = dataclasses.replace(settings, **_rule_values(settings, rule, size, alone))
@@ -249,7 +257,7 @@ def _check(settings: Settings) -> None:
         choose(name, value, dict.fromkeys(known))
         allowed = "float32 where precision is float64: nothing is rounded then"
         require(value == "float32" or settings.precision == "float32", name, value, allowed)
-    for name in ("partition_seed", "data_seed"):
+    for name in ("data_seed",):
         if getattr(settings, name) is not None:
             seed_number(name, getattr(settings, name))
     for name in VARYING:

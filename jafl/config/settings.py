@@ -13,13 +13,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, require
+from jafl.config import calls
 from jafl.config.declaration import (
     BY_ARGUMENT,
     EVENTFUL,
     EVERY_RUN,
-    FILES,
     GIVEN,
-    LAWS_WITH_A_MEAN,
     LEFT_OUT,
     MOVING,
     NOT_IN_ROUNDS,
@@ -140,54 +139,17 @@ class Settings:
     )
     partition: str | None = _setting(
         None,
-        "Who holds which examples: iid, dirichlet (label skew), labels_per_client (WKAFL), label_groups "
-        "(FedStaleWeight), natural (as the data set comes). Default: natural where there is one, else dirichlet.",
-        Declaration("partition", EVERY_RUN),
-    )
-    dirichlet_alpha: float = _setting(
-        0.3,
-        "Dirichlet concentration: small is very non-IID, 100 nearly IID.",
-        Declaration("partition", only(partition="dirichlet"), argument="alpha", most_used=True),
-    )
-    dirichlet_equal_sizes: bool = _setting(
-        False,
-        "Dirichlet with the same number of examples for every client.",
-        Declaration("partition", only(partition="dirichlet"), argument="equal_sizes"),
-    )
-    labels_per_client: int = _setting(
-        2,
-        "Labels that each client holds.",
-        Declaration("partition", only(partition="labels_per_client"), argument="labels_per_client"),
-    )
-    smallest_client: int = _setting(
-        10,
-        "Fewest examples of a client.",
-        Declaration("partition", only(partition="labels_per_client"), argument="smallest"),
-    )
-    largest_client: int = _setting(
-        49,
-        "Most examples of a client.",
-        Declaration("partition", only(partition="labels_per_client"), argument="largest"),
-    )
-    label_groups: str = _setting(
-        "10:4-9;5:0-3",
-        "Groups of clients and the labels they own: clients:labels;... with labels like 0-3 or 1,5,7.",
-        Declaration("partition", only(partition="label_groups")),
+        "Who holds which examples, a call of jafl.data: iid, dirichlet(alpha=0.3) (label skew: small is very "
+        "non-IID, 100 nearly IID), labels_per_client(labels_per_client=2) (WKAFL), "
+        "label_groups([(10, [4, 5]), (5, [0, 1])]) (FedStaleWeight), natural (as the data set comes). "
+        "--partition.alpha=0.1 changes one argument. Default: natural where there is one, else dirichlet.",
+        Declaration("partition", EVERY_RUN, most_used=True),
     )
     richest_last: str = _setting(
         "",
         "Labels, like 0-2: number the clients by the share of their examples that have these, the richest last, "
-        "where delay_groups can make them slow. Default: as drawn.",
+        "where groups(...) of delay can make them slow. Default: as drawn.",
         Declaration("partition", EVERY_RUN),
-    )
-    partition_seed: int | None = _setting(
-        None,
-        "Seed of the partition. Default: the run's seed.",
-        Declaration(
-            "partition",
-            only(partition=("iid", "dirichlet", "labels_per_client", "label_groups"))
-            | only(client_test_fraction=GIVEN),
-        ),
     )
     client_test_fraction: float = _setting(
         0.0,
@@ -429,7 +391,7 @@ class Settings:
     )
     start_rate: float | None = _setting(
         None,
-        "Starts per unit of simulated time. Default: concurrency / delay_mean.",
+        "Starts per unit of simulated time. Default: concurrency over the mean of delay.",
         Declaration("protocol", only(protocol="open_arrivals")),
     )
     starts: str = _setting(
@@ -449,68 +411,15 @@ class Settings:
     )
     availability: str = _setting(
         "always",
-        "When clients are there to start: always, diurnal (a share of each day), on_and_off (temporary dropout), or "
-        "a CSV or NPZ file with columns client, start, end.",
-        Declaration("presence", only(protocol=EVENTFUL), files=A_FILE),
-    )
-    day_length: float = _setting(
-        24.0,
-        "Length of a day, in units of simulated time.",
-        Declaration("presence", only(protocol=EVENTFUL, availability="diurnal"), argument="day"),
-    )
-    day_share: float = _setting(
-        0.5,
-        "Share of the day for which each client is there.",
-        Declaration("presence", only(protocol=EVENTFUL, availability="diurnal"), argument="share"),
-    )
-    day_spread: float = _setting(
-        1.0,
-        "How far the clients' days are apart: 0 to 1 day.",
-        Declaration("presence", only(protocol=EVENTFUL, availability="diurnal"), argument="spread"),
-    )
-    mean_on: float = _setting(
-        10.0,
-        "Mean time for which a client is there.",
-        Declaration("presence", only(protocol=EVENTFUL, availability="on_and_off"), argument="mean_on"),
-    )
-    mean_off: float = _setting(
-        10.0,
-        "Mean time for which a client is away.",
-        Declaration("presence", only(protocol=EVENTFUL, availability="on_and_off"), argument="mean_off"),
-    )
-    availability_period: float | None = _setting(
-        None,
-        "Repeat the windows of an availability file after so much time. Default: once, then never.",
-        Declaration("presence", only(protocol=EVENTFUL, availability=FILES)),
-    )
-    lose_trips: bool | None = _setting(
-        None,
-        "A trip is lost if its client goes away meanwhile. Default: true for on_and_off, else false.",
-        Declaration(
-            "presence",
-            only(protocol=EVENTFUL, availability=("diurnal", "on_and_off", *FILES)),
-            argument="loses_trips",
-        ),
-    )
-    dropout_fraction: float = _setting(
-        0.0,
-        "Share of the clients that leave for ever, at one of the next three.",
+        "When clients are there to start, a call of jafl.availability: always, diurnal(day_length=24, share=0.5), "
+        "on_and_off(mean_on=10, mean_off=10), read_availability('FILE.csv', cycle_after=86400).",
         Declaration("presence", only(protocol=EVENTFUL)),
     )
-    dropout_step: int | None = _setting(
-        None,
-        "They leave after so many server steps.",
-        Declaration("presence", only(protocol=EVENTFUL, dropout_fraction=GIVEN)),
-    )
-    dropout_time: float | None = _setting(
-        None,
-        "They leave at this simulated time.",
-        Declaration("presence", only(protocol=EVENTFUL, dropout_fraction=GIVEN)),
-    )
-    dropout_trips: int | None = _setting(
-        None,
-        "Each of them leaves after so many trips of its own.",
-        Declaration("presence", only(protocol=EVENTFUL, dropout_fraction=GIVEN)),
+    dropout: str = _setting(
+        "nobody",
+        "Who leaves for ever, and when, a call of jafl.dropout: nobody, fraction(0.5, time=10), "
+        "fraction(0.5, server_step=500), clients([3, 7], trips=20).",
+        Declaration("presence", only(protocol=EVENTFUL)),
     )
     buffer_size: int | None = _setting(
         None,
@@ -573,91 +482,11 @@ class Settings:
         None, "Stop after so many server steps instead.", Declaration("run", EVERY_RUN)
     )
     delay: str = _setting(
-        "log_normal",
-        "Law of trip durations: constant, uniform, half_normal, exponential, log_normal, "
-        "gamma, pareto, proportional_to_examples (exponential, mean by the client's examples), groups, or a CSV or "
-        "NPZ file with columns client, duration.",
-        Declaration("delay", EVERY_RUN, most_used=True, files=A_FILE),
-    )
-    delay_mean: float = _setting(
-        1.0,
-        "Mean duration, in units of simulated time (every law but groups).",
-        Declaration(
-            "delay",
-            only(delay=tuple(law for law in LAWS_WITH_A_MEAN if law != "uniform"))
-            | only(delay="uniform", delay_high=LEFT_OUT)
-            | only(protocol="open_arrivals", start_rate=LEFT_OUT),
-        ),
-    )
-    delay_low: float = _setting(
-        0.0, "Shortest duration.", Declaration("delay", only(delay="uniform"), argument="low")
-    )
-    delay_high: float | None = _setting(
-        None,
-        "Longest duration. Default: such that the mean is delay_mean.",
-        Declaration("delay", only(delay="uniform"), argument="high"),
-    )
-    delay_sigma: float = _setting(
-        1.0, "Spread of the logarithm.", Declaration("delay", only(delay="log_normal"), argument="sigma")
-    )
-    delay_groups: str = _setting(
-        "10:uniform(1,2);5:uniform(8,12)",
-        "Groups of clients and their laws: clients:law(numbers);...",
-        Declaration("delay", only(delay="groups")),
-    )
-    delay_shape: float = _setting(
-        2.5,
-        "Shape; pareto's must be above 1.",
-        Declaration("delay", only(delay=("gamma", "pareto")), argument="shape"),
-    )
-    delay_trace_cycled: bool = _setting(
-        True,
-        "A client begins its recorded durations again after the last one; else a trip beyond it is refused.",
-        Declaration("delay", only(delay=FILES)),
-    )
-    delay_slow_fraction: float = _setting(
-        0.0,
-        "Chance of each client to be slow, drawn once (every law but groups and files).",
-        Declaration("delay", only(delay=LAWS_WITH_A_MEAN), argument="fraction"),
-    )
-    delay_slow_factor: float = _setting(
-        10.0,
-        "How many times longer the trips of slow clients take.",
-        Declaration("delay", only(delay=LAWS_WITH_A_MEAN, delay_slow_fraction=GIVEN)),
-    )
-    delay_download_bandwidth: float | None = _setting(
-        None,
-        "Mean bandwidth, in bytes per unit of simulated time. Default: sending takes no time.",
-        Declaration("delay", EVERY_RUN, argument="download_bandwidth"),
-    )
-    delay_upload_bandwidth: float | None = _setting(
-        None, "The same for uploads.", Declaration("delay", EVERY_RUN, argument="upload_bandwidth")
-    )
-    delay_bandwidth_sigma: float = _setting(
-        0.0,
-        "Spread of the logarithm of the clients' bandwidths, drawn once for each; 0: all the same.",
-        Declaration("delay", only(delay_download_bandwidth=GIVEN) | only(delay_upload_bandwidth=GIVEN)),
-    )
-    delay_model_bytes: float | None = _setting(
-        None,
-        "Bytes sent each way. Default: those of the model's parameters.",
-        Declaration(
-            "delay",
-            only(delay_download_bandwidth=GIVEN) | only(delay_upload_bandwidth=GIVEN),
-            argument="model_bytes",
-        ),
-    )
-    delay_throttled: str = _setting(
-        "",
-        "Clients that work at a share of their speed: clients:share, as in 0-4:0.5.",
-        Declaration("delay", EVERY_RUN),
-    )
-    delay_draw: str = _setting(
-        "per_client",
-        "per_trip: a fresh duration for every trip; per_client: one for each client.",
-        Declaration(
-            "delay", only(delay=tuple(law for law in (*LAWS_WITH_A_MEAN, "groups") if law != "constant"))
-        ),
+        "once_per_client(log_normal)",
+        "Law of trip durations, a call of jafl.delays: exponential, gamma(mean=1.0, shape=2), "
+        "groups([(10, uniform(1, 2)), (5, exponential(9))]), duration_trace('FILE.csv'), ...; each trip draws anew, "
+        "in once_per_client(LAW) each client. --delay.shape=2 changes one argument. --helpfull lists all laws.",
+        Declaration("delay", EVERY_RUN, most_used=True),
     )
     learning_rate: float | None = _setting(
         None,
@@ -876,12 +705,11 @@ class Settings:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Settings":
         """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
-        values = with_current_names(values)
+        values = calls.with_arguments(with_current_names(values), DEFAULTS)
         for name, value in values.items():
             if name not in TYPES:
-                hint = did_you_mean(name, TYPES, "See --help for all settings.")
                 raise SettingError(
-                    f"{name!r} (here {value!r}) is not the name of a setting. {hint}",
+                    f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}",
                     setting=name,
                     value=value,
                 )
@@ -901,10 +729,16 @@ class Settings:
         for change in changes:
             values_there = {name: value for name, value in change.items() if value is not None}
             values |= {**dict.fromkeys(excluded_by(values_there) - set(values_there)), **change}
+            values = calls.with_arguments(values, values)
         return self.from_mapping(values)
 
+    def value(self, name: str) -> Any:
+        """The value of a setting, or of one argument of a call: ``delay.shape``."""
+        setting, dot, path = name.partition(".")
+        return calls.grammar(setting).value(getattr(self, setting), path) if dot else getattr(self, name)
 
-FORMAT = 1
+
+FORMAT = 2  # 1: with settings such as delay_mean and dirichlet_alpha
 NOT_SETTINGS = (
     "format",
     "digests",
@@ -959,6 +793,30 @@ TRIPS_PER_STEP = {
     if declared.trips_per_step
     for protocol in declared.readers.reader_values("protocol") or ()
 }
+
+
+def in_world(name: str) -> bool:
+    """Whether a setting, or an argument of a call, is one of the world."""
+    return name.partition(".")[0] in OF_WORLD
+
+
+def default_of(name: str) -> Any:
+    """The default of a setting as a resolved run has it: of a call with every argument."""
+    default = DEFAULTS.get(name)
+    return calls.grammar(name).completed(default) if name in calls.CALLS and default else default
+
+
+def nearest(name: str) -> str:
+    """What may have been meant by a name that no setting has: as a question, or where to look."""
+    _, dot, rest = name.partition(".")
+    if dot:
+        return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], "See --help for all settings.")
+    return calls.former_argument(name) or did_you_mean(name, TYPES, "See --help for all settings.")
+
+
+def is_setting(name: str) -> bool:
+    """Whether it is the name of a setting, or that of an argument of a call: ``delay.shape``."""
+    return name in TYPES or name.partition(".")[0] in calls.CALLS
 
 
 def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
 from jafl.data.normalization import NORMALIZATIONS, Normalization
-from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
+from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client, natural
 from jafl.data.server_examples import keep_for_server
 from jafl.data.sources.celeb_a import celeb_a
 from jafl.data.sources.digits import digits
@@ -68,6 +68,7 @@ __all__ = [
     "labels_per_client",
     "mnist_1d",
     "mnist_5000",
+    "natural",
     "newsgroups",
     "prepare",
     "python_source",

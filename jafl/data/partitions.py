@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.base.errors import require
+from jafl.base.errors import SettingError, require
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
 from jafl.data.federation import Partition, client_offsets, labels_digest
 
@@ -49,7 +49,7 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
 
 
 def dirichlet(
-    labels: Any, num_clients: int, *, alpha: float, seed: int, equal_sizes: bool = False
+    labels: Any, num_clients: int, *, alpha: float = 0.3, seed: int, equal_sizes: bool = False
 ) -> Partition:
     """Skews the labels by a Dirichlet distribution: the smaller ``alpha``, the more unlike the clients.
 
@@ -104,7 +104,13 @@ def dirichlet(
 
 
 def labels_per_client(
-    labels: Any, num_clients: int, *, labels_per_client: int, smallest: int, largest: int, seed: int
+    labels: Any,
+    num_clients: int,
+    *,
+    labels_per_client: int = 2,
+    smallest: int = 10,
+    largest: int = 49,
+    seed: int,
 ) -> Partition:
     """Gives each client a few labels and a random number of examples; clients overlap.
 
@@ -194,6 +200,34 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
         _deal_evenly(owner, pool, first, size, rng)
         first += size
     return _by_owner(owner, first, rng, labels)
+
+
+def natural(source: Any, *, seed: int = 0) -> Partition:
+    """The clients that a data set comes with: writers, users, speakers.
+
+    Args:
+      source: a ``Source``.
+      seed: decides nothing here, since the clients are given. Where each client holds out examples of its own
+        (``client_test_fraction``), it decides which ones, as the seed of any partition.
+
+    Returns:
+      Its own partition.
+
+    Raises:
+      SettingError: if it has none.
+
+    Examples:
+      >>> jafl.data.natural(jafl.data.synthetic(num_clients=5, alpha=1.0, beta=1.0)).num_clients
+      5
+    """
+    partition: Partition | None = source.natural_partition
+    if partition is None:
+        raise SettingError(
+            f"partition is 'natural', but {source.name} has no clients of its own.",
+            setting="partition",
+            value="natural",
+        )
+    return partition
 
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {

@@ -28,7 +28,9 @@ def as_availability(availability: Any) -> Availability | None:
         availability = read_availability(availability)
     if isinstance(availability, AvailabilityTrace):
         trace = availability
-        return laws_of_presence.windows(trace.offsets, trace.start, trace.end, trace.period)
+        return laws_of_presence.windows(
+            trace.offsets, trace.start, trace.end, trace.period, trace.loses_trips
+        )
     is_class = isinstance(availability, type) and issubclass(availability, Availability)
     require(
         availability is None or isinstance(availability, Availability),
@@ -45,7 +47,7 @@ def as_availability(availability: Any) -> Availability | None:
 def check_dropout(dropout: Any) -> None:
     """Raises SettingError unless ``dropout`` is None or a dropout."""
     fits = dropout is None or isinstance(dropout, Dropout)
-    remedy = "For a share of the clients: jafl.Dropout(fraction=0.5, time=10.0)."
+    remedy = "For a share of the clients: jafl.dropout.fraction(0.5, time=10.0)."
     require(fits, "dropout", dropout, "a jafl.Dropout, or None", remedy)
 
 

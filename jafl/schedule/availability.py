@@ -49,25 +49,25 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
     """Each client is there for a share of every day, from a moment of its own on, the same every day.
 
     Args:
-      day: length of a day, in units of simulated time, above 0.
+      day_length: in units of simulated time, above 0.
       share: of the day during which a client is there, above 0 and at most 1.
       spread: how far the clients' moments are apart: 1 spreads them over the whole day, with 0 all are the same.
       loses_trips: whether a trip is lost if its client goes away before its end.
 
     Examples:
-      >>> law = jafl.availability.diurnal(day=24.0, share=0.5, spread=0.0).prepare(num_clients=2, seed=0)
+      >>> law = jafl.availability.diurnal(day_length=24.0, share=0.5, spread=0.0).prepare(num_clients=2, seed=0)
       >>> law.next_available(client=1, time=13.0)
       24.0
     """
 
-    day: float = 24.0
+    day_length: float = 24.0
     share: float = 0.5
     spread: float = 1.0
     loses_trips: bool = False
     _begins: list[float] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require("day", self.day, lambda value: 0 < value < math.inf, "a finite number above 0")
+        _require("day_length", self.day_length, lambda value: 0 < value < math.inf, "a finite number above 0")
         _require("share", self.share, lambda value: 0 < value <= 1, "above 0 and at most 1")
         _require("spread", self.spread, lambda value: 0 <= value <= 1, "at least 0 and at most 1")
 
@@ -76,31 +76,35 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
         clients = np.arange(num_clients)
         draws = keyed_uniform(seed, PRESENCE, clients, np.zeros_like(clients))
         ready = dataclasses.replace(self)
-        ready._begins = (self.day * self.spread * draws).tolist()
+        ready._begins = (self.day_length * self.spread * draws).tolist()
         return ready
 
     def next_available(self, client: int, time: float) -> float:
         """See ``Availability``."""
         number = self._day(client, time)
-        there = time < self._begin(client, number) + self.share * self.day
+        there = time < self._begin(client, number) + self.share * self.day_length
         return time if there else self._begin(client, number + 1)
 
     def window_end(self, client: int, time: float) -> float:
         """See ``Availability``."""
         if self.share == 1:
             return math.inf
-        return self._begin(client, self._day(client, time)) + self.share * self.day
+        return self._begin(client, self._day(client, time)) + self.share * self.day_length
 
     def _day(self, client: int, time: float) -> int:
         """The number of the client's last day that has begun by ``time``."""
         shortest = abs(time) * SHORTEST_OVER_TIME
-        if self.share * self.day < shortest:
-            name, least = ("day", shortest) if self.day < shortest else ("share", shortest / self.day)
+        if self.share * self.day_length < shortest:
+            name, least = (
+                ("day_length", shortest)
+                if self.day_length < shortest
+                else ("share", shortest / self.day_length)
+            )
             allowed = (
                 f"at least {least:g}: at time {time:g} the ends of shorter presence cannot be distinguished"
             )
             require(False, f"the availability's {name}", getattr(self, name), allowed)
-        number = math.floor((time - self._begins[client]) / self.day)
+        number = math.floor((time - self._begins[client]) / self.day_length)
         while self._begin(client, number) > time:  # corrects the rounding of the division
             number -= 1
         while self._begin(client, number + 1) <= time:
@@ -108,7 +112,7 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
         return number
 
     def _begin(self, client: int, number: int) -> float:
-        return self._begins[client] + number * self.day
+        return self._begins[client] + number * self.day_length
 
 
 @dataclasses.dataclass
@@ -326,7 +330,16 @@ class from_functions(Availability):  # noqa: N801
         return end
 
 
-AVAILABILITIES = {law.__name__: law for law in (diurnal, on_and_off, windows)}
+def always() -> None:
+    """Every client is there all the time: None, as which this is meant everywhere.
+
+    Examples:
+      >>> print(jafl.availability.always())
+      None
+    """
+
+
+AVAILABILITIES = {law.__name__: law for law in (always, diurnal, on_and_off, windows)}
 
 
 def _require(name: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
@@ -341,6 +354,7 @@ def _moment(name: str, client: int, time: float, moment: Any) -> float:
 
 
 __all__ = [
+    "always",
     "diurnal",
     "from_functions",
     "on_and_off",

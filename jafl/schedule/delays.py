@@ -11,6 +11,7 @@ reads durations from a file.
 """
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,6 +24,10 @@ from jafl.schedule.draws import DURATION, keyed_uniform
 
 # Purposes of draws, beside those in draws.py; these begin at 20, so that no number stands for two purposes.
 SLOW, DOWNLOAD, UPLOAD = 20, 21, 22
+
+
+LARGEST_SIGMA = 30.0  # of a logarithm: the median is then exp(-450) of the mean
+MEAN_OF_1 = math.sqrt(math.pi / 2)  # of |N(0, sigma)|: the sigma with which it is 1
 
 
 class NoSuchTrip(SettingError):
@@ -102,6 +107,11 @@ class constant(Delay):  # noqa: N801  (laws read as functions: delays.constant(1
     def __post_init__(self):
         _require_number("duration", self.duration, lambda value: value >= 0, "a finite number, at least 0")
 
+    @property
+    def mean(self) -> float:
+        """The mean duration."""
+        return self.duration
+
     def quantile(self, uniform, client):
         return np.full(len(uniform), float(self.duration))
 
@@ -119,13 +129,18 @@ class uniform(Delay):  # noqa: N801
       array([2.])
     """
 
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = 2.0
 
     def __post_init__(self):
         _require_number("low", self.low, lambda value: value >= 0, "a finite number, at least 0")
         allowed = f"a finite number, at least low ({self.low})"
         _require_number("high", self.high, lambda value: value >= self.low, allowed)
+
+    @property
+    def mean(self) -> float:
+        """The mean duration."""
+        return (self.low + self.high) / 2
 
     def quantile(self, uniform, client):
         return self.low + (self.high - self.low) * uniform
@@ -136,17 +151,22 @@ class half_normal(Delay):  # noqa: N801
     """Durations |N(0, sigma)|, FedBuff's law (section 5); their mean is sigma * sqrt(2 / pi).
 
     Args:
-      sigma: standard deviation of the normal law, in units of simulated time, above 0.
+      sigma: standard deviation of the normal law, in units of simulated time, above 0. By default the mean is 1.
 
     Examples:
       >>> jafl.delays.half_normal(1.0).quantile(np.array([0.5]), np.array([0])).round(3)
       array([0.674])
     """
 
-    sigma: float = 1.0
+    sigma: float = MEAN_OF_1
 
     def __post_init__(self):
         _require_number("sigma", self.sigma, lambda value: value > 0, "a finite number above 0")
+
+    @property
+    def mean(self) -> float:
+        """The mean duration."""
+        return self.sigma / MEAN_OF_1
 
     def quantile(self, uniform, client):
         from scipy.special import ndtri
@@ -182,7 +202,7 @@ class log_normal(Delay):  # noqa: N801
 
     Args:
       mean: in units of simulated time, above 0.
-      sigma: standard deviation of the duration's logarithm, at least 0.
+      sigma: standard deviation of the duration's logarithm, from 0 to 30.
 
     Examples:
       >>> jafl.delays.log_normal(1.0, 1.0).quantile(np.array([0.5]), np.array([0])).round(3)
@@ -194,7 +214,8 @@ class log_normal(Delay):  # noqa: N801
 
     def __post_init__(self):
         _require_number("mean", self.mean, lambda value: value > 0, "a finite number above 0")
-        _require_number("sigma", self.sigma, lambda value: value >= 0, "a finite number, at least 0")
+        allowed = f"at least 0 and at most {LARGEST_SIGMA:g}: with more, nearly all durations are 0"
+        _require_number("sigma", self.sigma, lambda value: 0 <= value <= LARGEST_SIGMA, allowed)
 
     def quantile(self, uniform, client):
         from scipy.special import ndtri
@@ -266,7 +287,8 @@ class proportional_to_examples(Delay):  # noqa: N801
 
     Args:
       num_examples: [N] integers above 0, one per client, for example ``federation.num_examples``.
-      mean_per_example: mean duration per example, in units of simulated time, above 0.
+      mean_per_example: mean duration per example, in units of simulated time, above 0. Default: 1.
+      mean: in its place, the mean duration of a trip, over all clients.
 
     Examples:
       >>> law = jafl.delays.proportional_to_examples(np.array([10, 20]))
@@ -275,14 +297,23 @@ class proportional_to_examples(Delay):  # noqa: N801
     """
 
     num_examples: np.ndarray
-    mean_per_example: float = 1.0
+    mean_per_example: float | None = None
+    mean: float | None = None
 
     def __post_init__(self):
         remedy = "federation.num_examples is what a federation's clients hold."
-        mean, held = self.mean_per_example, _numbers("num_examples", self.num_examples, remedy)
-        _require_number("mean_per_example", mean, lambda value: value > 0, "a finite number above 0")
+        held, mean = _numbers("num_examples", self.num_examples, remedy), self.mean
         fits = held.ndim == 1 and held.size > 0 and held.dtype.kind in "iuf" and np.min(held) > 0
         require(fits, "num_examples", self.num_examples, "above 0 for every client", remedy)
+        if mean is not None:
+            _require_number("mean", mean, lambda value: value > 0, "a finite number above 0")
+            # The same where a law is copied with all its fields.
+            fits = self.mean_per_example in (None, mean / np.mean(held))
+            require(fits, "the delay's mean", mean, "left out where mean_per_example is given")
+        per_example = mean / np.mean(held) if mean is not None else self.mean_per_example
+        object.__setattr__(self, "mean_per_example", 1.0 if per_example is None else per_example)
+        allowed = "a finite number above 0"
+        _require_number("mean_per_example", self.mean_per_example, lambda value: value > 0, allowed)
 
     def quantile(self, uniform, client):
         return -self.mean_per_example * np.asarray(self.num_examples)[client] * np.log1p(-uniform)
@@ -433,8 +464,8 @@ class with_network(Delay):  # noqa: N801
 
     compute: Delay
     model_bytes: float
-    download_bandwidth: float | Delay
-    upload_bandwidth: float | Delay
+    download_bandwidth: float | Delay = math.inf
+    upload_bandwidth: float | Delay = math.inf
 
     def __post_init__(self):
         _require_law("compute", self.compute)

@@ -10,6 +10,43 @@ from jafl.base.errors import real_number, require, whole_number
 from jafl.schedule.draws import LEAVING, keyed_uniform
 
 
+def fraction(
+    fraction: float, *, server_step: int | None = None, time: float | None = None, trips: int | None = None
+) -> "Dropout":
+    """A share of the clients leaves for ever, at one moment (ACE, figure 3); arguments as of ``Dropout``.
+
+    Examples:
+      >>> len(jafl.dropout.fraction(0.5, time=10.0).leavers(num_clients=6, seed=0))
+      3
+    """
+    return Dropout(fraction=fraction, server_step=server_step, time=time, trips=trips)
+
+
+def clients(
+    numbers: Sequence[int],
+    *,
+    server_step: int | None = None,
+    time: float | None = None,
+    trips: int | None = None,
+) -> "Dropout":
+    """These clients leave for ever, at one moment; ``numbers`` of clients, other arguments as of ``Dropout``.
+
+    Examples:
+      >>> sorted(jafl.dropout.clients([3, 1], trips=2).leavers(num_clients=6, seed=0))
+      [1, 3]
+    """
+    return Dropout(clients=numbers, server_step=server_step, time=time, trips=trips)
+
+
+def nobody() -> None:
+    """No client leaves: None, as which this is meant everywhere.
+
+    Examples:
+      >>> print(jafl.dropout.nobody())
+      None
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Dropout:
     """Some of the clients leave for ever at one moment; their trips under way are thrown away.
@@ -67,3 +104,7 @@ class Dropout:
         count = round((self.fraction or 0.0) * num_clients)
         draws = keyed_uniform(seed, LEAVING, np.arange(num_clients), np.zeros(num_clients, np.int64))
         return frozenset(np.argsort(draws, kind="stable")[:count].tolist())
+
+
+__all__ = ["clients", "fraction", "nobody"]
+__dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

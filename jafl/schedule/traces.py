@@ -87,6 +87,7 @@ class AvailabilityTrace:
         window.
       path: the file that the windows were read from.
       first_row: [N] int64, the line or index in the file that names the client first.
+      loses_trips: whether a trip is lost if its client goes away before its end.
     """
 
     offsets: np.ndarray
@@ -95,6 +96,7 @@ class AvailabilityTrace:
     period: float | None
     path: str
     first_row: np.ndarray
+    loses_trips: bool = False
 
     def check_clients(self, num_clients: int) -> None:
         """Raises SettingError if the trace is of another number of clients."""
@@ -121,7 +123,9 @@ def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> Duratio
     return DurationTrace(rows.path, cycled, rows.offsets, rows.columns["duration"], rows.first_row)
 
 
-def read_availability(path: str | os.PathLike[str], cycle_after: float | None = None) -> AvailabilityTrace:
+def read_availability(
+    path: str | os.PathLike[str], cycle_after: float | None = None, loses_trips: bool = False
+) -> AvailabilityTrace:
     """Reads the windows of time in which clients are there. Windows of a client that touch are joined.
 
     Args:
@@ -129,6 +133,7 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
         in units of simulated time. The module ``jafl.schedule.traces`` describes both formats.
       cycle_after: after so much simulated time the windows repeat, a day or a week for example; every window must end
         by then. Default: nobody is there after its last window.
+      loses_trips: whether a trip is lost if its client goes away before its end.
 
     Returns:
       The windows; ``jafl.availability.windows`` makes a law of presence of them.
@@ -152,8 +157,9 @@ def read_availability(path: str | os.PathLike[str], cycle_after: float | None = 
     rows.refuse("start", start < previous, "at least the end of the client's window before it", remedy)
     begins = start > previous
     offsets = np.concatenate([[0], np.cumsum(begins)])[rows.offsets]
+    ends = end[np.append(begins[1:], True)]
     return AvailabilityTrace(
-        offsets, start[begins], end[np.append(begins[1:], True)], cycle_after, rows.path, rows.first_row
+        offsets, start[begins], ends, cycle_after, rows.path, rows.first_row, loses_trips
     )
 
 

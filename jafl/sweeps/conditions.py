@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
     DECLARED,
     DEFAULTS,
     FILLED_BY_PRESETS,
-    OF_WORLD,
     Settings,
+    in_world,
+    is_setting,
     readers_by,
 )
 from jafl.runs.directory.reader import PastRun
@@ -43,7 +44,9 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
 
     by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
-    named, as_recorded = _named(runs), runs
+    named = _named(runs)
+    runs = [dataclasses.replace(run, config=calls.flattened(run.config)) for run in runs]
+    as_recorded = runs
     runs = _with_inputs(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
     arms: dict[tuple, list[PastRun]] = {}
@@ -62,11 +65,19 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
     varied = [name for name in names if name in arm_names | several_arms_names | world_names]
     usual = usual_values(runs, varied) if len(varied) > MOST_COLUMNS else {}
 
+    with_digests = {
+        name
+        for run, before in zip(runs, as_recorded, strict=True)
+        for name in varied
+        if run.config.get(name) != before.config.get(name)
+    }
+
     def is_unusual(run: PastRun, name: str) -> bool:
         return not usual or same(run.config.get(name)) != same(usual[run.label, name])
 
     def is_more(run: PastRun, before: PastRun, name: str, condition: Mapping[str, Any]) -> bool:
-        return name not in condition or run.config.get(name) != before.config.get(name)
+        told = name in condition or (name.partition(".")[0] in condition and name not in with_digests)
+        return not told or run.config.get(name) != before.config.get(name)
 
     return [
         {
@@ -89,16 +100,22 @@ def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
     read: dict[tuple[str, str], set[str | None]] = {}
     for run in runs:
         for what, digest in (run.config.get("inputs") or {}).items():
-            read.setdefault((what, same(run.config.get(what.partition("/")[0]))), set()).add(digest)
+            read.setdefault((what, same(run.config.get(_setting_of(what, run)))), set()).add(digest)
     runs_with_inputs = []
     for run in runs:
         texts: dict[str, str] = {}
         for what, digest in (run.config.get("inputs") or {}).items():
-            name = what.partition("/")[0]
+            name = _setting_of(what, run)
             if len(read[what, same(run.config.get(name))]) > 1:
                 texts[name] = f"{texts.get(name, run.config.get(name))} ({digest[:SHOWN]})"
         runs_with_inputs.append(dataclasses.replace(run, config={**run.config, **texts}) if texts else run)
     return runs_with_inputs
+
+
+def _setting_of(what: str, run: PastRun) -> str:
+    """The setting that names an input; of a second file of one call the call."""
+    name = what.partition("/")[0]
+    return name if name in run.config else name.partition(".")[0]
 
 
 def _differ(runs: Sequence[PastRun], name: str) -> bool:
@@ -108,7 +125,7 @@ def _differ(runs: Sequence[PastRun], name: str) -> bool:
 
 def _world_settings(runs: Sequence[PastRun]) -> list[str]:
     """The settings of the world in which runs differ; one that a run cannot read has its default there."""
-    return [name for name in OF_WORLD if _differ(runs, name)]
+    return [name for name in _in_order(runs) if in_world(name) and _differ(runs, name)]
 
 
 def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[str]:
@@ -129,7 +146,11 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
         if name in OF_AN_ARM or not _differ(runs, name):
             continue
         values = {
-            frozenset(same(run.config.get(name)) for run in command if is_read(name, settings[run.path]))
+            frozenset(
+                same(run.config.get(name))
+                for run in command
+                if is_read(name.partition(".")[0], settings[run.path])
+            )
             for command in commands
         }
         if any(one - other and other - one for one in values for other in values):
@@ -169,15 +190,31 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
                 same(None),
                 same(DEFAULTS[name]) if name in not_always_read else same(value),
             }
-            fits = value is None or same(run.config.get(name)) in known
+            fits = value is None or same(_value(run, name)) in known or _is_same_call(run, name, value)
             names_fit[run.path.parent, name] = names_fit.get((run.path.parent, name), False) or fits
     return [condition or {} for condition in conditions] if all(names_fit.values()) else None
 
 
+def _value(run: PastRun, name: str) -> Any:
+    """The value of a setting, or of an argument of a call, in a run's file."""
+    return run.config.get(name) if "." not in name else calls.flattened(run.config).get(name)
+
+
+def _is_same_call(run: PastRun, name: str, value: Any) -> bool:
+    """Whether a call says what the run's file has with every argument."""
+    return name in calls.CALLS and calls.grammar(name).completed(value) == run.config.get(name)
+
+
 def _names(runs: Sequence[PastRun]) -> list[str]:
     """The settings that are compared, in their order."""
-    there = set().union(*(run.config for run in runs))
-    return [name for name in DEFAULTS if name in there and name not in NOT_COMPARED]
+    return [name for name in _in_order(runs) if name not in NOT_COMPARED]
+
+
+def _in_order(runs: Sequence[PastRun]) -> list[str]:
+    """The names of all settings that runs have, in their order, arguments of a call behind it."""
+    order = list(DEFAULTS)
+    there = dict.fromkeys(name for run in runs for name in run.config if is_setting(name))
+    return sorted(there, key=lambda name: order.index(name.partition(".")[0]))
 
 
 def same(value: Any) -> str:
@@ -194,7 +231,7 @@ def usual_values(runs: Sequence[PastRun], names: Sequence[str]) -> dict[tuple[st
         for label in labels:
             own = name in OF_THE_ALGORITHM
             values = [run.config.get(name) for run in runs if not own or run.label == label]
-            usual[label, name] = _most_common(values, DEFAULTS[name])
+            usual[label, name] = _most_common(values, DEFAULTS.get(name))
     return usual
 
 
@@ -205,7 +242,7 @@ def in_columns(conditions: Sequence[Mapping[str, Any]]) -> list[str] | None:
 
 
 def caption(condition: Mapping[str, Any]) -> str:
-    """``dirichlet_alpha = 0.1, delay_mean = 5``."""
+    """``partition.alpha = 0.1, delay.mean = 5``."""
     return ", ".join(f"{name} = {grid.shown(value)}" for name, value in condition.items())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl import plots
 from jafl.config import grid
-from jafl.config.settings import OF_WORLD
+from jafl.config.settings import in_world
 from jafl.runs.recording.pictures import Figures, draw
 from jafl.sweeps.conditions import caption
 from jafl.sweeps.seed_means import ArmRuns, rows
@@ -52,7 +52,7 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
     for folder, arms in folders.items():
         named = grid.condition(folder.name) or {}
         more = [{n: v for n, v in arm.condition.items() if n not in named} for arm in arms]
-        if not any(name not in OF_WORLD for each in more for name in each):
+        if all(in_world(name) for each in more for name in each):
             labels = [
                 ", ".join(filter(None, [arm.label, caption(own)]))
                 for arm, own in zip(arms, more, strict=True)

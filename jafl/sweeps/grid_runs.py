@@ -15,6 +15,7 @@ import jax
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Override
+from jafl.config.calls import CALLS
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.resolution import listed_seeds, resolve
@@ -207,9 +208,9 @@ class SweepRuns:
         devices = settings.devices or len(jax.local_devices())
         if not self.share_programs or settings.decompose_steps or devices > 1:
             return None
-        return _values(
-            settings, {name for name in TYPES if _is_number(name)} - {*source_settings(settings.dataset)}
-        )
+        # Who holds what, who is there and how long trips take decide no program, only what goes through it.
+        numbers = {name for name in TYPES if float in TYPES[name]} | {*CALLS}
+        return _values(settings, numbers - {*source_settings(settings.dataset)})
 
 
 def largest_group(experiment: Experiment) -> int:
@@ -240,14 +241,14 @@ def _by_other_settings(conditions: Sequence[ConditionArms]) -> list[list[Conditi
     """Conditions that differ only in numbers; other settings may mean other data."""
     groups: dict[str, list[ConditionArms]] = {}
     for arms in conditions:
-        fixed = {name: value for name, value in arms.condition.items() if not _is_number(name)}
+        fixed = {name: value for name, value in arms.condition.items() if not _is_number(name, value)}
         groups.setdefault(repr(fixed), []).append(arms)
     return list(groups.values())
 
 
-def _is_number(name: str) -> bool:
-    """Whether a setting is a number with a fraction."""
-    return float in TYPES[name]
+def _is_number(name: str, value: Any) -> bool:
+    """Whether a setting is a number with a fraction, or an argument of a call a number."""
+    return float in TYPES[name] if name in TYPES else isinstance(value, (int, float))
 
 
 def _values(settings: Settings, left_out: set[str]) -> tuple:

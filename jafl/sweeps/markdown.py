@@ -46,8 +46,8 @@ def escaped(text: str) -> str:
       The text, odd characters escaped.
 
     Examples:
-      >>> escaped("<b> a|b dirichlet_alpha")
-      '&lt;b&gt; a\\\\|b dirichlet_alpha'
+      >>> escaped("<b> a|b partition.alpha")
+      '&lt;b&gt; a\\\\|b partition.alpha'
     """
     line = printable(" ".join(text.split()))
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

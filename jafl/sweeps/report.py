@@ -1,6 +1,7 @@
 """Reports: a directory of runs as one self-contained HTML page, and its table as Markdown."""
 
 import base64
+import dataclasses
 import os
 import pathlib
 import shlex
@@ -11,8 +12,8 @@ from jafl import plots
 from jafl.base.display import printable
 from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing
-from jafl.config import grid
-from jafl.config.settings import DEFAULTS, OF_WORLD
+from jafl.config import calls, grid
+from jafl.config.settings import DEFAULTS, default_of, in_world
 from jafl.runs.directory import digests
 from jafl.runs.directory.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory.files import write_whole
@@ -203,16 +204,26 @@ def _lead(runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], swept: Sequence[
 def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
     """The settings that are not swept: common ones, a table of those in which arms differ, and the defaults."""
     there = set().union(*(run.config for run in runs))
-    names = [name for name in DEFAULTS if name in there and name not in ("algorithm", "seed", *swept)]
+    own = [name for name in DEFAULTS if name in there and name not in ("algorithm", "seed", *swept)]
+    # Of a call of which an argument is swept, the rest is told.
+    parts = {name.partition(".")[0] for name in swept if "." in name}
+    runs = [dataclasses.replace(run, config=calls.flattened(run.config)) if parts else run for run in runs]
+    names = [n for name in own for n in (_parts(runs, name, swept) if name in parts else [name])]
     values = {name: _written_values(runs, name) for name in names}
     common: list[tuple[str, str]] = []
     defaults: list[tuple[str, str]] = []
     for name in names:
         if len(values[name]) == 1:
             value = runs[0].config[name]
-            (defaults if value == DEFAULTS[name] else common).append((name, grid.written(value)))
+            (defaults if value == default_of(name) else common).append((name, grid.written(value)))
     differing = _arms_table(runs, [name for name in names if len(values[name]) > 1])
     return {"common": common, "differing": differing, "defaults": defaults}
+
+
+def _parts(runs: Sequence[PastRun], name: str, swept: Sequence[str]) -> list[str]:
+    """The names of a call and of its arguments that are not swept."""
+    there = dict.fromkeys(key for run in runs for key in run.config if key.partition(".")[0] == name)
+    return [key for key in there if key not in swept]
 
 
 def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> list[str]:
@@ -255,7 +266,7 @@ def _notes(
             "Settings: a row names those of its own that are unusual; report.html lists the usual ones, where runs "
             "differ."
         )
-    differing = dict.fromkeys(name for arm in arm_runs for name in arm.condition if name in OF_WORLD)
+    differing = dict.fromkeys(name for arm in arm_runs for name in arm.condition if in_world(name))
     if differing and len({grid.folder(arm.condition) for arm in arm_runs}) > 1:
         notes.append(
             f"Runs live in different worlds: each row says which, by {', '.join(differing)}. Runs of one world are "

@@ -241,7 +241,7 @@ def _check(conditions: Sequence[ConditionArms]) -> None:
         except SettingError as error:
             if not condition:
                 raise
-            raise error.within(f"With {grid.folder(condition)}") from error
+            raise error.within(f"With {grid.readable(grid.folder(condition))}") from error
 
 
 def _refuse_another(

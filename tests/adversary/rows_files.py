@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
 
 def config(**content):
-    return json.dumps({"format": 1, "algorithm": "fedbuff", "model": "softmax", **content})
+    return json.dumps({"format": 2, "algorithm": "fedbuff", "model": "softmax", **content})
 
 
 def npz(**arrays):
@@ -38,11 +38,11 @@ OF_TWO = "--num_clients=2 --concurrency=1 --buffer_size=1"
 
 
 def trace(content, words, name="t.csv", more=""):
-    return Row({name: content}, f"{OF_TWO} --delay={name} {more}", words)
+    return Row({name: content}, f"{OF_TWO} --delay=duration_trace('{name}') {more}", words)
 
 
 def presence(content, words, name="w.csv", more=""):
-    return Row({name: content}, f"{OF_TWO} --availability={name} {more}", words)
+    return Row({name: content}, f"{OF_TWO} --availability=read_availability('{name}') {more}", words)
 
 
 def from_config(content, words, typed=""):
@@ -55,7 +55,7 @@ def from_flags(content, words, typed=""):
 
 def changed(**digests):
     """A run that is over, of which a file has not the digest that its summary tells."""
-    summary = {"format": 1, "status": "finished", "target_accuracy": 0.95, "digests": digests}
+    summary = {"format": 2, "status": "finished", "target_accuracy": 0.95, "digests": digests}
     return {"o/config.json": config(seed="0"), "o/metrics.jsonl": "", "o/summary.json": json.dumps(summary)}
 
 
@@ -67,11 +67,12 @@ ROWS = {
     "config empty": from_config("", "config is 'c.json', but is not JSON"),
     "config not JSON": from_config("{no", "config is 'c.json', but is not JSON"),
     "config not text": from_config(b"\xff\xfe\x00", "config is 'c.json', but is not JSON"),
-    "config list": from_config("[1]", "format in c.json is None ... 1, this version's"),
+    "config list": from_config("[1]", "format in c.json is None ... 2, this version's"),
     "config number": from_config("7", "format in c.json is None"),
     "config null": from_config("null", "format in c.json is None"),
-    "config other format": from_config('{"format": 2}', "format in c.json is 2 ... 1, this version's"),
-    "config format text": from_config('{"format": "1"}', "format in c.json is '1'"),
+    "config other format": from_config('{"format": 3}', "format in c.json is 3 ... 2, this version's"),
+    "config earlier format": from_config('{"format": 1, "dirichlet_alpha": 0.3}', "format in c.json is 1 ... 2, this version's"),
+    "config format text": from_config('{"format": "2"}', "format in c.json is '2'"),
     "config unknown setting": from_config(config(bufer_size=5), "'bufer_size' (here 5) ... 'buffer_size'?"),
     "config text for number": from_config(config(num_clients="ten"), "num_clients is 'ten' ... a whole number"),
     "config fraction": from_config(config(num_clients=10.5), "num_clients is 10.5 ... a whole number"),
@@ -81,25 +82,47 @@ ROWS = {
     "config dict": from_config(config(delay={"law": "constant"}), "delay is {'law': 'constant'} ... text"),
     "config seed": from_config(config(seed=0), "seed is 0 ... text"),
     "config switch": from_config(config(train_accuracy=1), "train_accuracy is 1 ... true or false"),
-    "config NaN": from_config(config(delay_mean=float("nan")), "delay_mean is nan ... a finite number"),
-    "config infinity": from_config(config(delay_mean=float("inf")), "delay_mean is inf ... a finite number"),
+    "config NaN": from_config(config(deadline=float("nan"), protocol="synchronous"), "deadline is nan ... a finite number"),
+    "config infinity": from_config(config(deadline=float("inf"), protocol="synchronous"), "deadline is inf ... a finite number"),
+    "config call": from_config(config(delay="gamma(shape=-1)"), "delay.shape is -1.0 ... a finite number above 0"),
+    "config call of code": from_config(config(delay="exit(3)"), "delay is 'exit(3)', but there is no 'exit'"),
+    "config argument NaN": from_config(config(**{"delay.mean": float("nan")}), "delay.mean is nan ... a number"),
+    "config argument infinity": from_config(config(**{"delay.mean": float("inf")}), "delay.mean is inf ... a finite number"),
+    "config argument too large": from_config(config(**{"delay.mean": 10**400}), "delay.mean is inf ... a finite number"),
+    "config argument dict": from_config(config(**{"delay.mean": {}}), "delay.mean is {} ... a number"),
+    "config argument of no call": from_config(config(**{"delay": {"law": "gamma"}, "delay.mean": 2}), "delay is {'law': 'gamma'} ... text"),
+    "config argument of null": from_config(config(**{"delay": None, "delay.mean": 2}), "delay is '' ... a name, or a call"),
+    "config argument unknown": from_config(config(**{"delay.shape": 2}), "delay.shape: once_per_client ... has no argument 'shape'"),
+    "config argument of no setting": from_config(config(**{"dely.shape": 2}), "'dely.shape' ... Did you mean 'delay'?"),
     "config too large": from_config(config(num_clients=10**400), "num_clients is 1000000000"),
     "config bad value": from_config(config(concurrency=500), "concurrency is 500 ... number of clients, 100"),
     "config with --resume": from_config(config(), "config is 'c.json' ... left out with --resume", "--resume"),
-    "config unread typed": from_config(config(partition="iid"), "dirichlet_alpha is 0.3", "--dirichlet_alpha=0.3"),
-    "config sweep is no sweep": from_config(config(sweep="delay_mean=1"), "sweep in c.json is 'delay_mean=1'"),
-    "config sweep of nothing": from_config(config(sweep={"delay_men": [1]}), "'delay_men' ... 'delay_mean'"),
-    "config sweep wrong kind": from_config(config(sweep={"delay_mean": ["x"]}), "delay_mean is 'x' ... a number"),
-    "config sweep no list": from_config(config(sweep={"delay_mean": 1}), "delay_mean in sweep of c.json is 1 ... a list"),
+    "config unread typed": from_config(config(algorithm="ace"), "staleness_exponent is 0.5 ... algorithm is ace", "--algorithm=ace --staleness_exponent=0.5"),
+    "config argument typed of another call": from_config(config(partition="iid"), "partition.alpha: iid has no argument 'alpha'", "--partition.alpha=0.3"),
+    "config partition": from_config(config(partition="dirichlet(alpha=-1)"), "partition.alpha is -1.0 ... above 0"),
+    "config availability": from_config(config(availability="diurnal(share=2)"), "availability.share is 2.0 ... at most 1"),
+    "config dropout": from_config(config(dropout="fraction(0.5)"), "dropout ... None but for one of them"),
+    "config dropout null": from_config(config(dropout=None), "dropout is None ... text"),
+    "config argument of a null partition": from_config(config(**{"partition": None, "partition.alpha": -1}), "partition.alpha is -1.0 ... above 0"),
+    "config availability list": from_config(config(availability=["always"]), "availability is ['always'] ... text"),
+    "config of earlier settings": from_config(config(dirichlet_alpha=0.3), "'dirichlet_alpha' (here 0.3) is not the name of a setting"),
+    "config sweep is no sweep": from_config(config(sweep="delay.mean=1"), "sweep in c.json is 'delay.mean=1'"),
+    "config sweep of nothing": from_config(config(sweep={"num_client": [1]}), "'num_client' ... 'num_clients'"),
+    "config sweep of no argument": from_config(config(sweep={"delay.men": [1]}), "delay.men: ... has no argument 'men' ... Did you mean 'mean'?"),
+    "config sweep wrong kind": from_config(config(sweep={"delay.mean": ["x"]}), "delay.mean is 'x' ... a number"),
+    "config sweep no list": from_config(config(sweep={"delay.mean": 1}), "delay.mean in sweep of c.json is 1 ... a list"),
     "config sweep unread": from_config(
-        config(sweep={"dirichlet_alpha": [0.1]}), "dirichlet_alpha is 0.1 ... no run reads it", "--partition=iid"
+        config(sweep={"staleness_exponent": [0.1]}), "staleness_exponent is 0.1 ... algorithm is ace", "--algorithm=ace --client_trips=500"
+    ),
+    "config sweep of another call": from_config(
+        config(sweep={"partition.alpha": [0.1]}), "partition.alpha: iid has no argument 'alpha'", "--partition=iid"
     ),
     "config arms of two worlds": from_config(
-        config(sweep={"delay_mean": [1.0]}, arms={"timed": {"algorithm": "fedbuff"}, "in steps": {"algorithm": "fedbuff", "protocol": "drawn_staleness"}}),
+        config(sweep={"delay.mean": [1.0]}, arms={"timed": {"algorithm": "fedbuff"}, "in steps": {"algorithm": "fedbuff", "protocol": "drawn_staleness"}}),
         "failure_rate is 0.3 ... read by all that are compared: in steps cannot ... protocol is drawn_staleness ... --different_worlds", "--failure_rate=0.3",
     ),
     "config arms of two partitions": from_config(
-        config(sweep={"delay_mean": [1.0]}, arms={"few": {"algorithm": "fedbuff", "num_clients": 30}, "many": {"algorithm": "fedbuff"}}),
+        config(sweep={"delay.mean": [1.0]}, arms={"few": {"algorithm": "fedbuff", "num_clients": 30}, "many": {"algorithm": "fedbuff"}}),
         "num_clients is 30 for few; 100 for many ... shares its world",
     ),
     # Flag files
@@ -111,8 +134,8 @@ ROWS = {
     "flag file not text": from_flags(b"\xff\xfe--seed=1", "the file of --flagfile is not text"),
     "flag file folder": Row({"f/x": ""}, "--flagfile=f", "'f'"),
     # Duration traces
-    "trace missing": Row({}, "--delay=none.csv", "'none.csv' cannot be read ... No such file"),
-    "trace folder": Row({"t.csv/x": ""}, "--delay=t.csv", "'t.csv' cannot be read ... Is a directory"),
+    "trace missing": Row({}, "--delay=duration_trace('none.csv')", "'none.csv' cannot be read ... No such file"),
+    "trace folder": Row({"t.csv/x": ""}, "--delay=duration_trace('t.csv')", "'t.csv' cannot be read ... Is a directory"),
     "trace empty": trace("", "the header of t.csv, line 1, is ''"),
     "trace header only": trace("client,duration\n", "the number of rows in t.csv is 0"),
     "trace wrong header": trace("client,time\n0,1\n", "the header of t.csv ... client,duration"),
@@ -128,11 +151,19 @@ ROWS = {
     "trace too many": trace(TWO + "2,3\n", "the number of clients in the trace t.csv ... is 3 ... 2"),
     "trace too few": trace("client,duration\n0,1\n", "the number of clients in the trace t.csv is 1 ... 2"),
     "trace not UTF-8": trace(b"client,duration\n0,\xff\n", "'t.csv' cannot be read"),
-    "trace not cycled": trace(TWO, "has 1 trips of client", more="--nodelay_trace_cycled"),
+    "trace not cycled": trace(TWO, "has 1 trips of client", more="--delay.cycled=False"),
+    "trace cycled by a number": trace(TWO, "delay.cycled is 1 ... True or False", more="--delay.cycled=1"),
     "trace always 0": trace("client,duration\n0,0\n1,2\n", "above 0 for every client"),
-    "trace draw": trace(TWO, "delay_draw is 'per_trip' ... no run reads it", more="--delay_draw=per_trip"),
-    "trace mean": trace(TWO, "delay_mean is 2.0 ... no run reads it", more="--delay_mean=2"),
-    "trace ending": Row({"t.txt": TWO}, "--delay=t.txt", "delay is 't.txt' ... a .csv or .npz file"),
+    "trace mean": trace(TWO, "delay.mean: duration_trace(path='t.csv', cycled=True) has no argument 'mean'; it has path, cycled", more="--delay.mean=2"),
+    "trace by its name alone": Row({"t.csv": TWO}, "--delay=t.csv", "delay is 't.csv' ... A file is read by duration_trace('t.csv')"),
+    "trace without quotes": Row({"t.csv": TWO}, "--delay=duration_trace(t.csv)", "delay is 'duration_trace(t.csv)' ... A text stands in quotes: 't.csv'"),
+    "trace without a file": Row({"t.csv": TWO}, "--delay=duration_trace", "duration_trace lacks its argument path"),
+    "trace of another path": trace(TWO, "'u.csv' cannot be read ... No such file", more="--delay.path=u.csv"),
+    "trace of a law": Row({}, "--delay=duration_trace(gamma)", "delay.path is 'gamma' ... a text in quotes"),
+    "trace inside another law": Row(
+        {"t.csv": "client,duration\n0,1\n"}, f"{OF_TWO} --delay=throttled(duration_trace('t.csv'),0.5,[0])", "the number of clients in the trace t.csv is 1 ... 2"
+    ),
+    "trace ending": trace(TWO, "'t.txt' ... must end in .csv or .npz", "t.txt"),
     "npz text": trace("no zip", "'t.npz' cannot be read", "t.npz"),
     "npz npy": trace(npy(np.ones(3)), "'t.npz' ... one array (.npy)", "t.npz"),
     "npz objects": trace(OBJECTS, "'t.npz' cannot be read", "t.npz"),
@@ -142,17 +173,23 @@ ROWS = {
     "npz kinds": trace(npz(client=np.ones(2), duration=np.ones(2)), "the array client in t.npz", "t.npz"),
     "npz shape": trace(npz(client=np.arange(2), duration=np.ones((2, 2))), "the array duration in t.npz", "t.npz"),
     # Availability traces
-    "windows missing": Row({}, "--availability=none.csv", "'none.csv' cannot be read"),
+    "windows missing": Row({}, "--availability=read_availability('none.csv')", "'none.csv' cannot be read"),
     "windows header": presence(TWO, "the header of w.csv ... client,start,end"),
     "windows backwards": presence("client,start,end\n0,5,1\n1,0,1\n", "the end of client 0 in w.csv, line 2, is 1.0"),
     "windows negative": presence("client,start,end\n0,-5,1\n1,0,1\n", "the start of client 0 in w.csv, line 2, is -5.0"),
     "windows overlap": presence("client,start,end\n0,0,5\n0,3,9\n1,0,1\n", "the start of client 0 in w.csv, line 3"),
     "windows nan": presence("client,start,end\n0,nan,5\n1,0,1\n", "the start of client 0 in w.csv, line 2, is nan"),
     "windows beyond the period": presence(
-        WINDOWS, "the end of client 0 in w.csv ... at most availability_period, 3", more="--availability_period=3"
+        WINDOWS, "the end of client 0 in w.csv ... at most cycle_after, 3", more="--availability.cycle_after=3"
     ),
-    "windows period 0": presence(WINDOWS, "availability_period is 0.0 ... above 0", more="--availability_period=0"),
-    "windows period nan": presence(WINDOWS, "availability_period is nan ... a finite", more="--availability_period=nan"),
+    "windows period 0": presence(WINDOWS, "availability.cycle_after is 0.0 ... above 0", more="--availability.cycle_after=0"),
+    "windows period nan": presence(WINDOWS, "availability.cycle_after is 'nan' ... a number", more="--availability.cycle_after=nan"),
+    "windows period inf": presence(WINDOWS, "availability.cycle_after is inf ... a finite number", more="--availability.cycle_after=inf"),
+    "windows by their name alone": Row({"w.csv": WINDOWS}, "--availability=w.csv", "availability is 'w.csv' ... A file is read by read_availability('w.csv')"),
+    "windows without quotes": Row({"w.csv": WINDOWS}, "--availability=read_availability(w.csv)", "availability is 'read_availability(w.csv)' ... A text stands in quotes: 'w.csv'"),
+    "windows without a file": Row({"w.csv": WINDOWS}, "--availability=read_availability", "read_availability lacks its argument path"),
+    "windows of another path": presence(WINDOWS, "'u.csv' cannot be read", more="--availability.path=u.csv"),
+    "windows ending": presence(WINDOWS, "'w.txt' ... must end in .csv or .npz", "w.txt"),
     "windows are over": presence(WINDOWS, "The schedule starves at time ... 2 will never be there again (availability)"),
     "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
     # Data sets
@@ -181,7 +218,7 @@ ROWS = {
         {"o/config.json": config()}, "--resume --dry_run --output_dir=o", "dry_run is True ... with --resume"
     ),
     "sweep in a run": Row(
-        {"o/config.json": config()}, "--sweep=delay_mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
+        {"o/config.json": config()}, "--sweep=delay.mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
     ),
     "resume an edited config": Row(
         changed(**{"config.json": OTHER}), "--resume --output_dir=o", "o is damaged: config.json has changed ... 000000000000 in summary.json ... put it back ... remove or rename"
@@ -192,7 +229,7 @@ ROWS = {
     "resume edited digests": Row(
         changed(**{"config.json": 7}), "--resume --output_dir=o", "o is damaged: config.json has changed"
     ),
-    "sweep damaged": Row({"o/sweep.json": "{"}, "--sweep=delay_mean=1,2 --output_dir=o", "sweep.json is not JSON"),
+    "sweep damaged": Row({"o/sweep.json": "{"}, "--sweep=delay.mean=1,2 --output_dir=o", "sweep.json is not JSON"),
 }  # fmt: skip
 del ROWS["prepare unknown"]
 # Without ``BASE``, since it does not train.
@@ -210,7 +247,7 @@ ALONE = {
         {"o/comparison.json": config(digests={"comparison.json": "0"})}, "--resume --output_dir=o", "comparison.json has changed since it was written"
     ),
     "report of no digests": Row(
-        {**changed(), "o/summary.json": json.dumps({"format": 1, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
+        {**changed(), "o/summary.json": json.dumps({"format": 2, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
     ),
     "report with settings": Row({"a/x": ""}, "--report=a --seed=1", "seed is '1' ... left out with --report"),
     "prepare unknown": Row({}, "--prepare=minst", "'minst' ... 'mnist'"),
@@ -227,7 +264,7 @@ ALONE = {
     "experiment config": Row({}, "--experiment=list --config=c", "config is 'c' ... left out with --experiment"),
     "benchmark unknown": Row({}, "--benchmark=client", "benchmark is 'client' ... one of clients, list ... 'clients'"),
     "benchmark empty": Row({}, "--benchmark=", "benchmark is '' ... left out, or given a value"),
-    "benchmark settings": Row({}, "--benchmark=clients --dirichlet_alpha=1", "dirichlet_alpha is 1.0 ... left out with --benchmark"),
+    "benchmark settings": Row({}, "--benchmark=clients --partition.alpha=1", "partition.alpha is '1' ... left out with --benchmark"),
     "benchmark seed": Row({}, "--benchmark=clients --seed=1", "seed is '1' ... left out with --benchmark"),
     "benchmark sweep": Row({}, "--benchmark=clients --sweep=num_clients=1,2", "sweep is ... left out with --benchmark"),
     "benchmark report": Row({"a/x": ""}, "--benchmark=clients --report=a", "report is 'a' ... left out with --benchmark"),

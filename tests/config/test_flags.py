@@ -17,7 +17,7 @@ SWEEP = {
     "algorithm": "fedbuff",
     "model": "softmax",
     "client_trips": 50,
-    "sweep": {"dirichlet_alpha": [0.1, 1.0]},
+    "sweep": {"partition.alpha": [0.1, 1.0]},
 }
 
 
@@ -53,8 +53,8 @@ def test_a_flag_that_nothing_reads_is_refused(typed, words, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "crossed"),
     [
-        ([], {"dirichlet_alpha": [0.1, 1.0]}),
-        (["--sweep=delay_mean=1,2"], "delay_mean=1,2"),
+        ([], {"partition.alpha": [0.1, 1.0]}),
+        (["--sweep=delay.mean=1,2"], "delay.mean=1,2"),
     ],
 )
 def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
@@ -73,15 +73,23 @@ def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
 
 
 def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
-    content = {**SWEEP, "sweep": {"learning_rate": [0.1]}, "partition": "iid", "dirichlet_alpha": 0.1}
+    content = {**SWEEP, "sweep": {"learning_rate": [0.1]}, "hidden_sizes": "32"}
     (tmp_path / "c.json").write_text(json.dumps(content))
     said = command(["--config=c.json", "--concurrency=500"], tmp_path)
     assert (
-        "Warning: dirichlet_alpha is 0.1 in c.json, but no run reads it: only where partition is dirichlet; here "
+        "Warning: hidden_sizes is '32' in c.json, but no run reads it: only where model is mlp or character_lstm; "
         in said.text
     )
     assert "concurrency is 500" in said.text
     assert_refused(
-        command(["--config=c.json", "--dirichlet_alpha=0.3"], tmp_path),
-        "dirichlet_alpha is 0.3, but must be left out",
+        command(["--config=c.json", "--hidden_sizes=64"], tmp_path),
+        "hidden_sizes is '64', but must be left out",
+    )
+
+
+def test_an_argument_that_the_call_in_a_config_file_does_not_have_is_refused(tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps({**SWEEP, "sweep": {}, "partition": "iid"}))
+    assert_refused(
+        command(["--config=c.json", "--partition.alpha=0.3"], tmp_path),
+        "partition.alpha: iid has no argument 'alpha'; it has seed. There is one in dirichlet.",
     )

@@ -11,7 +11,7 @@ from jafl import data, models, rules
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.config import arms, grid, presets
 from jafl.config.builders import PROTOCOLS, algorithm, make_partition, make_source
-from jafl.config.declaration import BY_ARGUMENT, FILES, GROUPS, Readers, State
+from jafl.config.declaration import BY_ARGUMENT, GROUPS, Readers, State
 from jafl.config.experiment import make_experiments
 from jafl.config.parsing import refused_as
 from jafl.config.settings import (
@@ -33,7 +33,6 @@ from jafl.config.settings import (
 )
 from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
-from jafl.schedule import DELAYS, availability
 from jafl.schedule.protocol import REPLACE_LOST, RESTARTS
 from jafl.schedule.synchronous import COHORTS
 
@@ -42,15 +41,8 @@ FUNCTIONS = {
     "mechanism": dict.fromkeys(MECHANISMS),
     "protocol": PROTOCOLS,
     "dataset": data.SOURCES,
-    "partition": data.PARTITIONS,
     "model": models.MODELS,
     "algorithm": rules.RULES,
-    "delay": {**DELAYS, **dict.fromkeys(FILES)},
-    "availability": {
-        "diurnal": availability.diurnal,
-        "on_and_off": availability.on_and_off,
-        **dict.fromkeys(FILES),
-    },
     "staleness_weight": STALENESS_WEIGHTS,
     "client_optimizer": algorithm.CLIENT_OPTIMIZERS,
     "server_optimizer": algorithm.SERVER_OPTIMIZERS,
@@ -88,15 +80,14 @@ def test_every_group_has_settings():
     assert {declared.group for declared in DECLARED.values()} == set(GROUPS)
 
 
-@pytest.mark.parametrize("setting", ["dataset", "partition", "availability", "staleness_weight"])
+@pytest.mark.parametrize("setting", ["dataset", "staleness_weight"])
 def test_readers_take_every_argument_that_is_declared_for_them(setting):
     for value, function in FUNCTIONS[setting].items():
         names = choice_arguments(setting, value)
-        if function is not None and names != {"label_groups": "label_groups"}:
-            assert all(takes(function, argument) for argument in names), value
-    assert choice_arguments("partition", "dirichlet") == {
-        "alpha": "dirichlet_alpha",
-        "equal_sizes": "dirichlet_equal_sizes",
+        assert all(takes(function, argument) for argument in names), value
+    assert choice_arguments("staleness_weight", "hinge") == {
+        "slope": "staleness_slope",
+        "threshold": "staleness_threshold",
     }
 
 
@@ -153,18 +144,8 @@ OF_SYNTHETIC = {
 }
 CLIENTS_COME_AND_GO = {
     "availability",
-    "day_length",
-    "day_share",
-    "day_spread",
-    "mean_on",
-    "mean_off",
-    "availability_period",
-    "lose_trips",
     "failure_rate",
-    "dropout_fraction",
-    "dropout_step",
-    "dropout_time",
-    "dropout_trips",
+    "dropout",
 }
 
 
@@ -176,14 +157,7 @@ def test_what_a_data_set_and_a_federation_depend_on():
     assert set(OF_FEDERATION) == OF_ANY_SOURCE | OF_SYNTHETIC | {
         "mnist_1d_examples",
         "partition",
-        "dirichlet_alpha",
-        "dirichlet_equal_sizes",
-        "labels_per_client",
-        "smallest_client",
-        "largest_client",
-        "label_groups",
         "richest_last",
-        "partition_seed",
         "client_test_fraction",
     }
     by_argument = {name for name, names in readers_by("dataset").items() if names == BY_ARGUMENT}
@@ -295,17 +269,29 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
         ({"tokens": 3}, "tokens", 3),
         ({"fine_tune": "head"}, "fine_tune", "head"),
         ({"seed": "one"}, "seed", "one"),
-        ({"delay": "uniform", "delay_low": -1.0}, "delay_low", -1.0),
-        ({"delay_sigma": -1.0}, "delay_sigma", -1.0),
-        ({"delay_throttled": "0-4:7"}, "delay_throttled", 7.0),
-        ({"delay": "groups", "delay_groups": "100:uniform(-1,2)"}, "delay_groups", -1.0),
-        ({"delay": "groups", "delay_groups": "fast"}, "delay_groups", "fast"),
-        ({"availability": "diurnal", "day_share": 2.0}, "day_share", 2.0),
-        ({"availability": "on_and_off", "mean_off": -1.0}, "mean_off", -1.0),
-        ({"dropout_fraction": 2.0, "dropout_step": 3}, "dropout_fraction", 2.0),
-        ({"dirichlet_alpha": 0.0}, "dirichlet_alpha", 0.0),
+        ({"delay": "uniform(low=-1)"}, "delay.low", -1.0),
+        ({"delay": "log_normal(sigma=-1)"}, "delay.sigma", -1.0),
+        ({"delay": "throttled(constant, 7, [0])"}, "delay.share", 7.0),
+        ({"delay": "groups([(100, uniform(-1, 2))])"}, "delay.low", -1.0),
+        ({"delay": "groups('fast')"}, "delay.members", "fast"),
+        ({"delay": "groups([(15, constant)])"}, "delay", 15),
+        ({"delay": "gamma(sigma=2)"}, "delay", "gamma(sigma=2)"),
+        ({"availability": "diurnal(share=2)"}, "availability.share", 2.0),
+        ({"availability": "diurnal", "availability.share": 2.0}, "availability.share", 2.0),
+        ({"availability": "diurnal(day_length=1e-300)"}, "availability.day_length", 1e-300),
+        ({"availability": "on_and_off(mean_off=-1)"}, "availability.mean_off", -1.0),
+        ({"availability": "on_and_off(mean_on=1e-9)"}, "availability.mean_on", 1e-9),
+        ({"availability": "on_and_off(spread=1)"}, "availability", "on_and_off(spread=1)"),
+        ({"dropout": "fraction(2, server_step=3)"}, "dropout.fraction", 2.0),
+        ({"dropout": "fraction(0.5, server_step=0)"}, "dropout.server_step", 0),
+        ({"dropout": "clients([3], time=-1)"}, "dropout.time", -1.0),
+        ({"dropout": "clients([100], time=1)"}, "dropout", 100),
+        ({"availability": "windows([0, 1], [1], [2])"}, "availability", 1),
+        ({"partition.alpha": 0.0}, "partition.alpha", 0.0),
+        ({"partition": "dirichlet(alpha=0)"}, "partition.alpha", 0.0),
         ({"partition": "natural"}, "partition", "natural"),
-        ({"partition": "labels_per_client", "smallest_client": 50}, "smallest_client", 50),
+        ({"partition": "labels_per_client(smallest=50)"}, "partition.smallest", 50),
+        ({"partition": "iid(seed=-1)"}, "partition.seed", -1),
         ({"dataset": "synthetic", "synthetic_alpha": -1.0}, "synthetic_alpha", -1.0),
         ({"richest_last": "0,x"}, "richest_last", "0,x"),
         ({"algorithm": "wkafl", "protocol": "open_arrivals"}, "protocol", "open_arrivals"),
@@ -319,7 +305,7 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
 )
 def test_a_refusal_carries_the_setting_and_its_value(changes, setting, value):
     with pytest.raises(SettingError) as refused:
-        make_experiments(Settings(**{**SMALL, **changes}))
+        make_experiments(Settings.from_mapping({**SMALL, **changes}))
     assert (refused.value.setting, refused.value.value) == (setting, value)
     assert str(refused.value).startswith(setting)
 
@@ -329,7 +315,16 @@ def test_refusals_of_names_files_sweeps_and_arms_carry_the_setting(tmp_path):
         (lambda: Settings.from_mapping({"bufer_size": 5}), "bufer_size"),
         (lambda: Settings.from_mapping({"buffer_size": "5"}), "buffer_size"),
         (lambda: Settings.from_file(str(tmp_path / "none.json")), "config"),
-        (lambda: grid.parse("delay_mean=1,x"), "delay_mean in sweep"),
+        (lambda: Settings.from_mapping({"delay.mean": "x"}), "delay.mean"),
+        (lambda: Settings.from_mapping({"delay.law.mean": "x"}), "delay.mean"),
+        (lambda: Settings.from_mapping({"delay.law.shape": 1}), "delay.law.shape"),
+        (lambda: Settings.from_mapping({"seed.mean": 1}), "seed.mean"),
+        (lambda: Settings.from_mapping({"partition.alpha": "x"}), "partition.alpha"),
+        (lambda: Settings.from_mapping({"availability.share": 0.5}), "availability.share"),
+        (lambda: Settings.from_mapping({"dropout.time": 5}), "dropout.time"),
+        (lambda: Settings().changed({"delay": "gama"}, {"delay.shape": 1}), "delay"),
+        (lambda: grid.parse("learning_rate=1,x"), "learning_rate in sweep"),
+        (lambda: grid.parse("delay.mean=1,1"), "delay.mean in sweep"),
         (lambda: grid.parse("seed=1,2"), "seed in sweep"),
         (lambda: grid.parse("=1"), "sweep"),
         (lambda: arms.check({"a": {"algorithm": "fedbuff", "seed": "1"}}), "seed"),
@@ -385,11 +380,33 @@ def test_a_refused_argument_is_refused_as_the_setting_that_filled_it():
     )
 
 
-def test_label_groups_are_refused_by_name():
-    settings = Settings(partition="label_groups", label_groups="10:0-4;90:5-12")
-    with pytest.raises(SettingError) as refused:
+@pytest.mark.parametrize(
+    ("partition", "setting", "message"),
+    [
+        (
+            "label_groups([(10, [0, 1, 2, 3, 4]), (90, [5, 6, 12])])",
+            "partition",
+            "partition: label in group 1 is 12, but must be one that occurs",
+        ),
+        (
+            "label_groups([(10, [0]), (5, [1])])",
+            "num_clients",
+            "num_clients is 100, but must be .* partition, 15",
+        ),
+        ("label_groups", "partition", "partition is 'label_groups', but .* lacks its argument groups"),
+        ("label_groups([])", "partition.groups", r"partition.groups is \[\]"),
+        ("label_groups('10:0-4')", "partition.groups", "partition.groups is '10:0-4', but must be a list"),
+        ("label_groups([5])", "partition", r"partition: groups\[0\] is 5, but must be a pair"),
+        ("label_groups([(10, [0]), ()])", "partition", r"partition: groups\[1\] is \(\), but must be a pair"),
+        ("label_groups([('a', [0])])", "partition", "partition: number of clients in group 0 is 'a'"),
+        ("label_groups([(100, [0, 'x'])])", "partition", "partition: label in group 0 is 'x'"),
+    ],
+)
+def test_label_groups_are_refused_by_name(partition, setting, message):
+    settings = Settings(partition=partition)
+    with pytest.raises(SettingError, match=f"^{message}") as refused:
         make_partition(settings, make_source(settings), 0)
-    assert refused.value.setting == "label_groups"
+    assert refused.value.setting == setting
 
 
 # config.json
@@ -415,12 +432,13 @@ GOOD = {
         ({**GOOD, "num_clients": True}, ["num_clients is True", "a whole number"]),
         ({**GOOD, "num_clients": None}, ["num_clients is None", "a whole number"]),
         ({**GOOD, "buffer_size": "5"}, ["buffer_size is '5'", "a whole number or null"]),
-        ({**GOOD, "dirichlet_alpha": "small"}, ["dirichlet_alpha is 'small'", "a number"]),
+        ({**GOOD, "partition.alpha": "small"}, ["partition.alpha is 'small'", "a number"]),
         ({**GOOD, "seed": 0}, ["seed is 0", "text"]),
         ({**GOOD, "train_accuracy": 1}, ["train_accuracy is 1", "true or false"]),
-        ({**GOOD, "format": FORMAT + 1}, ["format in", "config.json is 2", "1, this version's"]),
-        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "1, this version's"]),
-        ([1, 2], ["format in", "1, this version's"]),
+        ({**GOOD, "format": 3}, ["format in", "config.json is 3", "2, this version's"]),
+        ({**GOOD, "format": 1}, ["format in", "config.json is 1", "2, this version's"]),
+        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "2, this version's"]),
+        ([1, 2], ["format in", "2, this version's"]),
         ("{not JSON", ["config is", "config.json', but is not JSON"]),
         (b"\xff\xfe\x00", ["config is", "config.json', but is not JSON"]),
         (None, ["config is", "config.json', but cannot be read: No such file"]),
@@ -438,9 +456,21 @@ def test_bad_config_files_are_refused(content, parts, tmp_path):
 
 
 def test_a_config_file_may_hold_some_settings_only(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({**GOOD, "delay_mean": 2}))
+    (tmp_path / "config.json").write_text(json.dumps({**GOOD, "evaluate_every": 20}))
     settings = Settings.from_file(str(tmp_path / "config.json"), concurrency=7)
-    assert settings == Settings(algorithm="fedbuff", num_clients=50, delay_mean=2, concurrency=7)
+    assert settings == Settings(algorithm="fedbuff", num_clients=50, evaluate_every=20, concurrency=7)
+
+
+def test_an_argument_of_a_call_may_stand_in_a_config_file_and_beside_it(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**GOOD, "delay": "gamma(2)", "delay.shape": 3}))
+    assert Settings.from_file(str(path)).delay == "gamma(mean=2.0, shape=3.0)"
+    assert Settings.from_file(str(path), **{"delay.mean": "5"}).delay == "gamma(mean=5.0, shape=3.0)"
+    assert Settings.from_file(str(path), delay="pareto(5)").delay == "pareto(mean=5.0, shape=3.0)"
+    path.write_text(json.dumps(GOOD))
+    assert Settings.from_file(str(path), **{"delay.sigma": 0}) == Settings(
+        algorithm="fedbuff", num_clients=50, delay="once_per_client(law=log_normal(sigma=0.0))"
+    )
 
 
 def test_no_setting_hides_behind_a_field_of_the_config_file():

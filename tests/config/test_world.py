@@ -18,7 +18,7 @@ from jafl.config.declaration import GROUPS, WORLD
 from jafl.config.experiment import make_experiments
 from jafl.config.readers import as_read
 from jafl.config.resolution import resolve, resolve_run
-from jafl.config.settings import DECLARED, OF_WORLD, Settings
+from jafl.config.settings import DECLARED, FORMAT, OF_WORLD, Settings
 from jafl.config.world import worlds
 from jafl.runs import runner
 from jafl.runs.directory.reader import find_runs, read_json
@@ -53,7 +53,7 @@ def test_the_world_is_said_once_and_holds_what_its_groups_hold():
         "delay",
         "availability",
         "failure_rate",
-        "dropout_fraction",
+        "dropout",
         "num_clients",
     ):
         assert name in OF_WORLD
@@ -62,18 +62,26 @@ def test_the_world_is_said_once_and_holds_what_its_groups_hold():
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "given", "shown"),
     [
-        ("failure_rate", {"failure_rate": 0.3}),
-        ("availability", {"availability": "diurnal"}),
-        ("dropout_fraction", {"dropout_fraction": 0.5, "dropout_step": 2}),
+        ("failure_rate", 0.3, "0.3"),
+        (
+            "availability",
+            "diurnal",
+            "'diurnal(day_length=24.0, share=0.5, spread=1.0, loses_trips=False)'",
+        ),
+        (
+            "dropout",
+            "fraction(0.5, server_step=2)",
+            "'fraction(fraction=0.5, server_step=2, time=None, trips=None)'",
+        ),
     ],
 )
-def test_a_setting_of_the_world_that_one_of_several_cannot_read_is_refused_by_name(name, given):
-    error = refusal(arms(**given))
+def test_a_setting_of_the_world_that_one_of_several_cannot_read_is_refused_by_name(name, given, shown):
+    error = refusal(arms(**{name: given}))
     assert error.setting == name
     for part in (
-        f"{name} is {given[name]!r}",
+        f"{name} is {shown}",
         "in steps cannot",
         "protocol is drawn_staleness",
         "--different_worlds",
@@ -82,9 +90,34 @@ def test_a_setting_of_the_world_that_one_of_several_cannot_read_is_refused_by_na
 
 
 def test_values_that_differ_are_refused_and_delays_that_are_no_times_too():
-    error = refusal({"a": SMALL, "b": SMALL.changed({"dirichlet_alpha": 5.0})})
-    assert "dirichlet_alpha is 0.3 for a; 5 for b" in str(error)
-    assert "delay is log_normal for timed; log_normal, in server steps for in steps" in str(refusal(arms()))
+    error = refusal({"a": SMALL, "b": SMALL.changed({"partition.alpha": 5.0})})
+    assert error.setting == "partition"
+    values = "dirichlet(alpha=0.3, equal_sizes=False) for a; dirichlet(alpha=5.0, equal_sizes=False) for b"
+    assert f"partition is {values}" in str(error)
+    law = "once_per_client(law=log_normal(mean=1.0, sigma=1.0))"
+    assert f"delay is {law} for timed; {law}, in server steps for in steps" in str(refusal(arms()))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"delay": "once_per_client(log_normal(1, sigma=1.0))"}),
+        ({}, {"partition": "dirichlet"}),
+        ({"partition": "dirichlet"}, {"partition": "dirichlet(0.3)"}),
+        ({"availability": "diurnal"}, {"availability": "diurnal(24)"}),
+        ({}, {"availability": "always()"}),
+        ({"dropout": "fraction(0.5, time=10)"}, {"dropout": "fraction(fraction=0.5, time=10.0, trips=None)"}),
+        ({}, {"dropout": "fraction(0, time=10)"}),
+    ],
+)
+def test_two_spellings_of_one_call_are_one_world(first, second):
+    assert len(resolve({"a": SMALL.changed(first), "b": SMALL.changed(second)}, DataCache())) == 2
+
+
+def test_another_argument_of_a_delay_is_another_world():
+    error = refusal({"a": SMALL, "b": SMALL.changed({"delay.sigma": 0.5})})
+    assert error.setting == "delay"
+    assert "sigma=1.0)) for a; once_per_client(law=log_normal(mean=1.0, sigma=0.5)) for b" in str(error)
 
 
 def test_what_is_compared_may_differ_in_all_else():
@@ -141,9 +174,10 @@ def test_runs_of_separate_commands_in_different_worlds_share_no_row_and_no_ratio
     monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
     write_run(tmp_path / "a", algorithm="fedbuff", availability="diurnal", target_accuracy=0.4)
     write_run(tmp_path / "b", algorithm="fedavg", protocol="synchronous", target_accuracy=0.4)
-    (tmp_path / "comparison.json").write_text(json.dumps({"format": 1, "algorithm": "fedbuff,fedavg"}))
+    (tmp_path / "comparison.json").write_text(json.dumps({"format": FORMAT, "algorithm": "fedbuff,fedavg"}))
     text = write_report(tmp_path, baseline="fedavg")[1].read_text()
-    assert "| always | fedavg |" in text and "| diurnal | fedbuff |" in text
+    assert "| always | none | none | none | none | fedavg |" in text
+    assert "| diurnal | 24 | 0.5 | 1 | false | fedbuff |" in text
     rows = seed_means.rows(seed_means.by_arm(find_runs(tmp_path)), "fedavg")
     assert [row["speed_up"] for row in rows if row["label"] == "fedbuff"] == [None]
 

@@ -17,7 +17,7 @@ from writer_files import WRITE
 
 from jafl.config.builders import filled_in, make_partition, make_source
 from jafl.config.experiment import make_experiments
-from jafl.config.settings import Settings
+from jafl.config.settings import FORMAT, Settings
 from jafl.data import NORMALISATIONS, NORMALIZATIONS, SOURCES, Normalisation, Normalization
 from jafl.engine.evaluation import per_client_accuracy
 from jafl.runs.directory import reader
@@ -129,12 +129,16 @@ def test_clients_are_measured_on_what_they_hold_out():
         per_client_accuracy(model, params, dataclasses.replace(federation, held_out=None))
 
 
-def test_partition_seed_keeps_the_clients_over_seeds():
-    found = make_experiments(Settings(**SMALL, seed="1,2", partition_seed=0))
-    first, second = (one.federation.partition.indices for one in found)
-    np.testing.assert_array_equal(first, second)
-    changed = make_experiments(Settings(**SMALL, seed="1,2"))
-    assert not np.array_equal(*(one.federation.partition.indices for one in changed))
+def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_seeds():
+    def over_seeds(**partition):
+        several = {**SMALL, "seed": "1,2", "client_test_fraction": 0.1, **partition}
+        found = [one.federation for one in make_experiments(Settings.from_mapping(several))]
+        return zip(*((one.partition.indices, one.held_out.indices) for one in found), strict=True)
+
+    for arrays in over_seeds(**{"partition.seed": 0}):
+        np.testing.assert_array_equal(*arrays)
+    for arrays in over_seeds():
+        assert not np.array_equal(*arrays)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +163,15 @@ def test_partition_seed_keeps_the_clients_over_seeds():
         ({"client_test_fraction": 1.5}, ("client_test_fraction is 1.5", "below 1")),
         ({"partition": "natural"}, ("partition is 'natural'", "no clients of its own")),
         ({"test_fraction": 1.0}, ("test_fraction is 1.0", "below 1")),
-        ({"partition_seed": -1}, ("partition_seed is -1", "at least 0, at most 4294967295")),
+        ({"partition.seed": -1}, ("partition.seed is -1", "at least 0, at most 4294967295")),
+        ({"partition": "iid(seed=4294967296)"}, ("partition.seed is 4294967296", "at most 4294967295")),
     ],
 )
 def test_refuses_settings_that_cannot_work(settings, message, tmp_path):
     if settings.get("dataset") in ("mnist", "celeb_a"):
         settings = {**settings, "data_dir": str(tmp_path)}
     with refuses(*message):
-        make_experiments(Settings(**{**SMALL, **settings}))
+        make_experiments(Settings.from_mapping({**SMALL, **settings}))
 
 
 def test_refuses_another_number_of_clients_than_a_data_set_has(prepared_dir):
@@ -176,7 +181,7 @@ def test_refuses_another_number_of_clients_than_a_data_set_has(prepared_dir):
 
 
 def test_the_clients_richest_in_some_labels_are_numbered_last():
-    settings = Settings(**SMALL, num_clients=20, partition="dirichlet", dirichlet_alpha=0.1)
+    settings = Settings(**SMALL, num_clients=20, partition="dirichlet(alpha=0.1)")
     ordered = dataclasses.replace(settings, richest_last="0,2-3")
     source = make_source(settings)
 
@@ -198,12 +203,12 @@ def test_every_normalization_and_data_set_is_in_the_help():
 
 
 def test_the_earlier_spelling_of_normalization_is_understood(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "normalisation": "half"}))
+    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "normalisation": "half"}))
     assert Settings.from_mapping({"normalisation": "half"}) == Settings(normalization="half")
     assert Settings.from_file(str(tmp_path / "config.json")) == Settings(normalization="half")
     repeated = Settings.from_file(str(tmp_path / "config.json"), normalization="unit")
     assert repeated == Settings(normalization="unit")
-    assert reader.read_json(tmp_path / "config.json") == {"format": 1, "normalization": "half"}
+    assert reader.read_json(tmp_path / "config.json") == {"format": FORMAT, "normalization": "half"}
     command = [sys.executable, "run.py", "--dataset=mnist", "--normalisation=halv"]
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     assert refused.returncode == 2 and "normalization is 'halv'" in refused.stderr

@@ -224,6 +224,7 @@ def test_files_are_divided_anew_by_iid_and_by_nothing_that_needs_labels():
     source = make_source(settings)
     partition = make_partition(settings, source, 0)
     assert np.ptp(partition.sizes) <= 1 and partition.num_clients == 4
-    for name in ("dirichlet", "labels_per_client", "label_groups"):
+    for call in ("dirichlet", "labels_per_client", "label_groups([(4, [0])])"):
+        name = call.partition("(")[0]
         with pytest.raises(SettingError, match=f"partition is '{name}', but must be natural or iid, for"):
-            make_partition(settings.changed({"partition": name}), source, 0)
+            make_partition(settings.changed({"partition": call}), source, 0)

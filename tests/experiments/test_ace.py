@@ -64,7 +64,7 @@ def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):
     size = discovery.load(name).scales[scale]
     seen = 0
     for condition in grid.product(size.conditions):
-        every = arms.under(Settings(), size.arms, condition, size.overrides)
+        every = arms.under(Settings.from_mapping(size.settings), size.arms, condition, size.overrides)
         for label, settings in every.items():
             if settings.algorithm == "fedbuff":
                 seen += 1
@@ -107,7 +107,7 @@ def test_conditions_are_called_by_short_names_that_differ(name):
 
 def test_the_measured_table_has_the_words_of_conditions_and_other_values_as_they_are():
     slow = ace_fig2.SLOW_FIFTH[30]
-    table = [["richest_last", "dirichlet_alpha", "delay_groups", "arm"], ["(empty)", "0.7", slow, slow]]
+    table = [["richest_last", "partition.alpha", "delay", "arm"], ["(empty)", "0.7", slow, slow]]
     headings = report.in_words(table, ace_section5.EXPERIMENT)
     assert headings == [table[0], ["-", "0.7", "beta = 30", slow]]
 
@@ -142,10 +142,10 @@ def test_the_numbers_of_table_a2_stand_beside_its_own_size_alone():
     assert ace_tablea2.published_means("ACE", "FedBuff") == (
         "63.7 : 55.7 / 71.4 : 65.2 / 73.1 : 68.1 (DistilBERT), 68.7 : 60.4 / 76.6 : 70.3 / 78.2 : 73.1 (BERT)"
     )
-    paper = {"model": "bert", "num_clients": 100, "dirichlet_alpha": 1.0}
+    paper = {"model": "bert", "num_clients": 100, "partition.alpha": 1.0}
     assert ace_tablea2.published(paper, "CA2FL") == "74.1 ± 1.6 %"
     assert ace_tablea2.published({**paper, "model": "distilbert"}, "CA2FL") == "69.3 ± 1.5 %"
-    assert ace_tablea2.published({"dirichlet_alpha": 1.0}, "CA2FL") == "-"
+    assert ace_tablea2.published({"partition.alpha": 1.0}, "CA2FL") == "-"
 
 
 def test_the_desk_sizes_have_the_papers_clients():
@@ -167,8 +167,8 @@ def test_the_desk_sizes_have_the_papers_clients():
 def test_clients_leave_at_half_of_each_arms_run():
     desk = ace_fig3.EXPERIMENT.scales["desk"]
     for label, own in desk.arms.items():
-        settings = {**desk.settings, **own}
-        assert settings["dropout_step"] == settings["server_steps"] / 2, label
+        settings = Settings.from_mapping(desk.settings).changed(own)
+        assert settings.value("dropout.server_step") == settings.server_steps / 2, label
 
 
 def test_the_rates_are_those_of_appendix_f4():
@@ -250,7 +250,7 @@ def test_fedbuffs_server_keeps_one_sum_and_the_caching_rules_an_update_of_every_
 
 
 def test_a_claim_that_was_not_run_is_judged_by_nothing():
-    runs = Runs([ArmRuns({"dirichlet_alpha": 0.1}, "a", [flat(0, 0.5)])])
+    runs = Runs([ArmRuns({"partition.alpha": 0.1}, "a", [flat(0, 0.5)])])
     for name in ("ace_figa1", "ace_section5", "ace_table1"):
         experiment = discovery.load(name)
         for claim in experiment.claims:

@@ -15,7 +15,7 @@ from experiments.harness.run import dry_runs, running, sweeps
 from experiments.harness.run.multiply_adds import Compute
 from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import find_runs
@@ -30,15 +30,14 @@ SIZE = Scale(
         "client_trips": 50,
         "evaluate_every": 10,
         "delay": "exponential",
-        "delay_draw": "per_trip",
     },
     arms={
         BUFFERED: {"algorithm": "fedbuff", "buffer_size": 4},
         PLAIN: {"algorithm": "asgd", "buffer_size": 1},
         ACE: {"algorithm": "ace", "concurrency": 8},
     },
-    conditions={"dirichlet_alpha": [0.3, 10.0]},
-    overrides=[Override({"dirichlet_alpha": 10.0}, PLAIN, {"local_steps": 3, "batch_size": 4})],
+    conditions={"partition.alpha": [0.3, 10.0]},
+    overrides=[Override({"partition.alpha": 10.0}, PLAIN, {"local_steps": 3, "batch_size": 4})],
     seeds=(2, 5),
     search=Search(space={"server_learning_rate": [0.01, 0.1, 1.0]}, seeds=(7, 8, 9)),
 )
@@ -79,7 +78,7 @@ def planned(folder, **options):
 
 def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
     known(
-        arms={label: SIZE.arms[label] for label in (BUFFERED, PLAIN)}, conditions={"dirichlet_alpha": [10.0]}
+        arms={label: SIZE.arms[label] for label in (BUFFERED, PLAIN)}, conditions={"partition.alpha": [10.0]}
     )
     status, text, content = planned(tmp_path / "out", tune=True)
     assert status == 0
@@ -124,7 +123,7 @@ def test_a_plan_says_what_the_runs_then_take(tmp_path):
             run
             for run in runs
             if run.label == row["label"]
-            and f"dirichlet_alpha={run.config['dirichlet_alpha']:g}" == row["condition"]
+            and f"partition.alpha={calls.flattened(run.config)['partition.alpha']:g}" == row["condition"]
         ]
         assert len(alike) == row["runs"] == 2
         first = next(run for run in alike if run.config["seed"] == "2")
@@ -177,7 +176,7 @@ def test_an_arm_that_is_refused_stands_beside_the_others(tmp_path, known):
     )
     status, text, content = planned(tmp_path / "out")
     assert status == 2
-    assert "Refused, 4 runs, such as 'too many' under dirichlet_alpha=0.3: concurrency is 9" in text
+    assert "Refused, 4 runs, such as 'too many' under partition.alpha=0.3: concurrency is 9" in text
     sums = content["parts"]["results"]["total"]
     assert (sums["runs"], sums["refused"]) == (16, 4)
     assert sums["trips"] > 0
@@ -190,7 +189,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known)
     options = {"output_dir": tmp_path / "out", "dry_run": True, "show": lambda line: None}
     for typed, message in (
         ({"algorithm": "fedbuff"}, "arms of its own"),
-        ({"mean_on": 2.0}, "mean_on is 2.0, but must be left out: no run reads it"),
+        ({"deadline": 2.0}, "deadline is 2.0, but must be left out: no run reads it"),
     ):
         with pytest.raises(SettingError, match=message):
             running.run_paper_experiment("nothing", typed=typed, **options)
@@ -294,7 +293,7 @@ def test_runs_that_differ_in_rates_share_what_is_made():
     size, settings = sweeps.adapted(SIZE, {"client_trips": 30})
     arms = {BUFFERED: SIZE.arms[BUFFERED], "faster": SIZE.arms[BUFFERED] | {"server_learning_rate": 3.0}}
     rows = dry_runs.Planner().planned(
-        sweeps.Sweep("results", settings, {"dirichlet_alpha": [10.0]}, arms, [])
+        sweeps.Sweep("results", settings, {"partition.alpha": [10.0]}, arms, [])
     )
     assert rows[0].needs is rows[1].needs
 

@@ -55,7 +55,7 @@ def test_asynchronous_clients_arrive_at_a_constant_rate_on_paper_size(name):
             elif own.dataset == "sentiment140":
                 assert (own.split_by, own.data_fraction) == ("clients", 0.15)
             else:
-                assert own.dirichlet_equal_sizes, "Hsu et al.'s clients"
+                assert own.value("partition.equal_sizes"), "Hsu et al.'s clients"
 
 
 # Trips to a target

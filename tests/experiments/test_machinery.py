@@ -41,8 +41,8 @@ SIZE = Scale(
         BUFFERED: {"algorithm": "fedbuff"},
         PLAIN: {"algorithm": "asgd", "buffer_size": 1},
     },
-    conditions={"dirichlet_alpha": [0.1, 10.0]},
-    overrides=[Override({"dirichlet_alpha": 10.0}, PLAIN, {"local_steps": 1, "batch_size": 4})],
+    conditions={"partition.alpha": [0.1, 10.0]},
+    overrides=[Override({"partition.alpha": 10.0}, PLAIN, {"local_steps": 1, "batch_size": 4})],
     seeds=(0, 1),
     search=Search(space={"server_learning_rate": [0.01, 0.1, 1.0]}, seeds=(7,)),
 )
@@ -171,7 +171,7 @@ def test_comparisons_are_a_claim_for_each_pair():
 
 def test_changes_between_conditions_are_paired_and_empty_where_one_was_not_run():
     made = [
-        some_run([accuracy], seed, label=label, dirichlet_alpha=alpha)
+        some_run([accuracy], seed, label=label, partition=f"dirichlet(alpha={alpha}, equal_sizes=False)")
         for label, alpha, accuracies in (
             ("a", 0.1, (0.5, 0.6)),
             ("a", 10.0, (0.8, 0.7)),
@@ -181,11 +181,11 @@ def test_changes_between_conditions_are_paired_and_empty_where_one_was_not_run()
         for seed, accuracy in enumerate(accuracies)
     ]
     runs = Runs(seed_means.by_arm(made))
-    low, high = {"dirichlet_alpha": 0.1}, {"dirichlet_alpha": 10.0}
+    low, high = {"partition.alpha": 0.1}, {"partition.alpha": 10.0}
     assert harness.change("a", harness.final_accuracy, high, low)(runs) == pytest.approx([-0.3, -0.1])
     assert harness.loses_less("a", "b", high, low)(runs) == pytest.approx([0.4, 0.5])
-    assert harness.loses_less("a", "b", {"dirichlet_alpha": 1.0}, low)(runs) == []
-    assert harness.change("a", harness.final_accuracy, {"dirichlet_alpha": 1.0}, low)(runs) == []
+    assert harness.loses_less("a", "b", {"partition.alpha": 1.0}, low)(runs) == []
+    assert harness.change("a", harness.final_accuracy, {"partition.alpha": 1.0}, low)(runs) == []
 
 
 # The search
@@ -354,7 +354,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known,
     [
         (["--experiment=fedstaleweight_fig"], "Did you mean 'fedstaleweight_fig2'?"),
         (["--experiment=fedstaleweight_fig2", "--scale=des"], "Did you mean 'desk'?"),
-        (["--experiment=fedstaleweight_fig2", "--sweep=delay_mean=1"], "left out with --experiment"),
+        (["--experiment=fedstaleweight_fig2", "--sweep=delay.mean=1"], "left out with --experiment"),
         (["--tune"], "left out without --experiment"),
         (["--experiment=fedstaleweight_fig2", "--dry_run", "--pictures=few"], "left out with --dry_run"),
         (["--processes=2"], "left out without --sweep or --experiment"),
@@ -395,12 +395,12 @@ def test_a_typed_setting_that_all_arms_replace_is_refused(tune, tmp_path):
 
 def test_arms_that_replace_a_typed_setting_are_named():
     arms = {"a": {"algorithm": "fedbuff"}, "b": {"algorithm": "fedbuff", "local_epochs": 2}}
-    sweep = Sweep("results", Settings(local_epochs=3), {"dirichlet_alpha": [0.1, 1.0]}, arms, [])
-    assert sweeps.refuse_replaced(sweep, {"local_epochs": 3, "dirichlet_alpha": 0.1, "seed": "1"}) == [
+    sweep = Sweep("results", Settings(local_epochs=3), {"partition.alpha": [0.1, 1.0]}, arms, [])
+    assert sweeps.refuse_replaced(sweep, {"local_epochs": 3, "partition.alpha": 0.1, "seed": "1"}) == [
         "local_epochs=3 does not hold for b: their own takes its place."
     ]
     assert sweeps.refuse_replaced(sweep, {"batch_size": 4}) == []
-    under_one = Override({"dirichlet_alpha": 0.1}, "b", {"local_epochs": 3})
+    under_one = Override({"partition.alpha": 0.1}, "b", {"local_epochs": 3})
     assert (
         sweeps.refuse_replaced(dataclasses.replace(sweep, overrides=[under_one]), {"local_epochs": 3}) == []
     )

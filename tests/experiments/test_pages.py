@@ -19,7 +19,7 @@ CLAIMS = [
     Claim(sentence="c as d", better="c", worse="d", expected="equivalent"),
     Claim(sentence="our question", better="c", worse="d", own=True),
 ]
-WORDS = {"dirichlet_alpha": {0.1: "much skew"}, "richest_last": {"": ""}}
+WORDS = {"partition.alpha": {0.1: "much skew"}, "richest_last": {"": ""}}
 
 
 def row(claim, verdict, *, difference=0.02, seeds=5, **changes):
@@ -61,7 +61,7 @@ def known(monkeypatch):
 
 def test_a_claim_s_row_has_the_file_s_words_and_the_paper_s_number(known):
     rows = [
-        row("a above b", "better", condition="richest_last=,dirichlet_alpha=0.1"),
+        row("a above b", "better", condition="richest_last=,partition.alpha=0.1"),
         row("our question", "worse"),
     ]
     heading, first, second = report.claims(rows, known)
@@ -132,7 +132,7 @@ def test_claims_are_counted_by_how_they_come_out():
         row("b above c", "worse"),
         row("c as d", "equivalent"),
         row("our question", "better"),
-        row("a above c", "undecided", condition="dirichlet_alpha=10"),
+        row("a above c", "undecided", condition="partition.alpha=10"),
         {**row("a above c", "better"), "verdict": "identity"},
     ]
     assert families.score(content(rows)) == families.Score(agree=2, equal=1, contrary=1, open=1, own=1)

@@ -27,13 +27,14 @@ from experiments.harness.report import kept_results, pages, report
 from experiments.harness.results import Runs
 from experiments.harness.run import control, running
 from jafl.base.errors import SettingError
+from jafl.config.settings import FORMAT
 from jafl.runs.directory.reader import read_json
 from jafl.sweeps import seed_means
 
 SMALL = {**test_machinery.SMALL, "test_folds": 5}
 ANALYSIS = Analysis(
     primary="a above b",
-    under={"dirichlet_alpha": 0.1},
+    under={"partition.alpha": 0.1},
     seeds=5,
     margin=ACCURACY_MARGIN,
     spread=0.01,
@@ -45,7 +46,7 @@ ANALYSIS = Analysis(
 SIZE = Scale(
     settings=SMALL,
     arms={"a": {"algorithm": "fedbuff"}, "b": {"algorithm": "asgd", "buffer_size": 1}},
-    conditions={"dirichlet_alpha": [0.1, 10.0]},
+    conditions={"partition.alpha": [0.1, 10.0]},
     seeds=tuple(range(5)),
     search=Search(space={"server_learning_rate": [0.01, 0.1]}, seeds=(10, 11)),
     tuned={"": {"a": {"server_learning_rate": 0.1}, "b": {"server_learning_rate": 0.01}}},
@@ -154,16 +155,16 @@ REFUSED = {
         "claim 'a above z': the arm is 'z', but must be one of a, b",
     ),
     "a condition that is none": (
-        with_claims(Claim(sentence="a high", better="a", worse="b", under={"dirichlet_alfa": 0.1})),
-        "claim 'a high'.under is {'dirichlet_alfa': 0.1}, but must be values of the conditions",
+        with_claims(Claim(sentence="a high", better="a", worse="b", under={"partition.alfa": 0.1})),
+        "claim 'a high'.under is {'partition.alfa': 0.1}, but must be values of the conditions",
     ),
     "a claim twice": (
         with_claims(EXPERIMENT.claims[1]),
         "claim 'b above a' is 'b above a', but must be there once",
     ),
     "tuned under no condition": (
-        with_scale(tuned={"dirichlet_alpha=7": SIZE.tuned[""]}),
-        "tuned under is 'dirichlet_alpha=7', but must be one of the conditions",
+        with_scale(tuned={"partition.alpha=7": SIZE.tuned[""]}),
+        "tuned under is 'partition.alpha=7', but must be one of the conditions",
     ),
     "a space of no arm": (
         with_scale(search=dataclasses.replace(SIZE.search, spaces={"z": {}})),
@@ -463,7 +464,7 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     blocks = "a\n<!-- claims -->\nold\n<!-- end of claims -->\n<!-- papers -->\n<!-- end of papers -->\nb\n"
     (overview := folder / "overview.md").write_text(blocks)
     tables = pages.made_overview(folder, overview)
-    assert "| None, [figure 0](../docs/results/nothing.md) | a above b (dirichlet_alpha=0.1) | " in tables
+    assert "| None, [figure 0](../docs/results/nothing.md) | a above b (partition.alpha=0.1) | " in tables
     assert f"| {first['difference']:+.3g} (" in tables
     assert "old" not in tables
     overview.write_text(tables)
@@ -493,14 +494,18 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     # A clock or winners that are not whole: nothing is taken over.
     there = {path.name: path.read_text() for path in (fresh / "data").iterdir()}
     for name, text, refusal in (
-        ("clock.json", '{"format": 1}', "parts of .*clock.json is .'format'., but must be all of seconds"),
+        (
+            "clock.json",
+            f'{{"format": {FORMAT}}}',
+            "parts of .*clock.json is .'format'., but must be all of seconds",
+        ),
         ("clock.json", "{", "clock.json is not JSON"),
     ):
         (alone / "more" / name).write_text(text)
         with pytest.raises(SettingError, match=refusal):
             kept_results.take_over(alone, fresh)
         assert {path.name: path.read_text() for path in (fresh / "data").iterdir()} == there
-    (winners := runs / "nothing" / "tuned.json").write_text('{"format": 1}')
+    (winners := runs / "nothing" / "tuned.json").write_text(f'{{"format": {FORMAT}}}')
     with pytest.raises(
         SettingError, match="parts of .*tuned.json is .'format'., but must be all of protocol"
     ):
@@ -532,7 +537,7 @@ def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch)
     assert found["families"] == 3 and found["runs"] == 30 and found["false"] <= found["claims"][0]["false"]
     assert found == control.read(tmp_path / "control.json")
     runs = Runs.in_folder(tmp_path / "control-nothing")
-    assert runs.conditions == [{"dirichlet_alpha": 0.1}], "those of the primary claim alone"
+    assert runs.conditions == [{"partition.alpha": 0.1}], "those of the primary claim alone"
     assert [group.label for group in runs.groups] == ["a", "b"], "and its arms alone"
     (group, _) = runs.groups
     assert len(group.runs) == 15
@@ -663,11 +668,11 @@ def test_without_two_seeds_nothing_is_decided_and_nothing_fails():
 
 
 def test_data_that_are_divided_otherwise_than_stated_are_refused():
-    protocol.check_corrections(EXPERIMENT, "desk", {"dirichlet_alpha=0.1": 359 / 1438})
-    message = "analysis.correction of nothing is 0.25, but must be 0.1111 under dirichlet_alpha=10"
+    protocol.check_corrections(EXPERIMENT, "desk", {"partition.alpha=0.1": 359 / 1438})
+    message = "analysis.correction of nothing is 0.25, but must be 0.1111 under partition.alpha=10"
     with pytest.raises(SettingError, match=message):
         protocol.check_corrections(
-            EXPERIMENT, "desk", {"dirichlet_alpha=0.1": 0.25, "dirichlet_alpha=10": 1 / 9}
+            EXPERIMENT, "desk", {"partition.alpha=0.1": 0.25, "partition.alpha=10": 1 / 9}
         )
     own = with_analysis(correction=0.0)  # each seed has its own examples
     protocol.check_corrections(own, "desk", {"": 0.25})
@@ -677,7 +682,7 @@ def test_data_that_are_divided_otherwise_than_stated_are_refused():
 
 def test_results_of_another_experiment_and_results_under_the_protocol_are_not_replaced(tmp_path):
     there = {
-        "format": 1,
+        "format": FORMAT,
         "protocol": 1,
         "experiment": "other",
         "scale": "desk",
@@ -716,7 +721,7 @@ def test_a_change_of_what_is_compared_is_not_forgotten():
 
 
 def test_results_from_before_the_protocol_are_not_mixed_with_those_under_it(tmp_path):
-    before = {"format": 1, "protocol": None, "experiment": "nothing", "scale": "desk", "replication": 0}
+    before = {"format": FORMAT, "protocol": None, "experiment": "nothing", "scale": "desk", "replication": 0}
     (tmp_path / "verdicts.json").write_text(json.dumps(before))
     with pytest.raises(SettingError, match="is None, but nothing is now judged by 1"):
         protocol.earlier_results(tmp_path, EXPERIMENT, "desk")

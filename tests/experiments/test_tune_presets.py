@@ -90,7 +90,7 @@ def test_every_world_is_one_that_every_algorithm_takes(algorithm):
 @pytest.mark.full
 def test_the_search_measures_what_simulate_does_and_goes_on_where_it_was_stopped(monkeypatch):
     tiny = {"client_trips": 300, "num_clients": 20, "concurrency": 5, "model": "softmax"}
-    monkeypatch.setattr(tune_presets, "WORLDS", {"tiny": tiny, "skewed": tiny | {"dirichlet_alpha": 0.05}})
+    monkeypatch.setattr(tune_presets, "WORLDS", {"tiny": tiny, "skewed": tiny | {"partition.alpha": 0.05}})
     pairs = [(0.1, 1.0), (0.3, 1.0), (1e3, 1e38)]
     monkeypatch.setitem(tune_presets.PAIRS, "fedbuff", pairs)
     loaded = DataCache()

@@ -40,8 +40,8 @@ def test_what_cannot_be_typed_is_refused(changes, parts):
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"delay": "constant", "delay_mean": 0.0}, id="constant"),
-        pytest.param({"delay": "uniform", "delay_high": 0.0}, id="uniform"),
+        pytest.param({"delay": "constant(0)"}, id="constant"),
+        pytest.param({"delay": "once_per_client(uniform(low=0, high=0))"}, id="uniform"),
     ],
 )
 def test_delays_may_all_be_zero_in_synchronous_rounds(changes):

@@ -10,6 +10,7 @@ from run_again import at_step, contents, ctrl_c, quiet
 from runs_by_hand import write_run
 
 from jafl.base.errors import SettingError
+from jafl.config import grid
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import input_digests, input_files
@@ -25,6 +26,9 @@ SMALL = Settings(
 )
 
 
+TRACE = "duration_trace('t.csv')"
+
+
 def write_trace(path, first=1.0):
     path.write_text("client,duration\n" + "".join(f"{n},{first + n}\n" for n in range(12)))
 
@@ -33,13 +37,24 @@ def write_windows(path, first=1.0):
     path.write_text("client,start,end\n" + "".join(f"{n},0,{first + 1000 * n}\n" for n in range(12)))
 
 
-WRITERS = {"delay": write_trace, "availability": write_windows}
+# {name under ``inputs``: (what writes the file, the setting that names it)}
+WRITERS = {
+    "delay.path": (write_trace, "duration_trace({!r})"),
+    "availability.path": (write_windows, "read_availability({!r})"),
+}
 
 
-def over(tmp_path, name, **changes):
-    """Settings over a file ``name``.csv."""
-    WRITERS[name](tmp_path / f"{name}.csv")
-    return dataclasses.replace(SMALL, **{name: str(tmp_path / f"{name}.csv")}, **changes)
+def write(tmp_path, name, first=1.0):
+    """Writes the file of ``name`` and returns it."""
+    file = tmp_path / f"{name}.csv"
+    WRITERS[name][0](file, first)
+    return str(file)
+
+
+def over(tmp_path, name):
+    """Settings over the file of ``name``."""
+    value = WRITERS[name][1].format(write(tmp_path, name))
+    return dataclasses.replace(SMALL, **{name.partition(".")[0]: value})
 
 
 def test_every_setting_that_names_a_file_says_so():
@@ -47,8 +62,8 @@ def test_every_setting_that_names_a_file_says_so():
     words = ("file with", "file ", "folder", "directory", "vocab.txt")
     named = {name for name in DECLARED if any(word in HELP[name].lower() for word in words)}
     named |= {name for name in DECLARED if name.endswith(("_file", "_dir", "_vocabulary", "_path"))}
-    not_named = {"python_source", "dataset", "most_characters", "data_seed", "delay_slow_fraction"}
-    not_named |= {"availability_period"}  # of the windows of another setting's file
+    not_named = {"python_source", "dataset", "most_characters", "data_seed"}
+    not_named |= {"delay", "availability"}  # whose calls say which arguments are files
     assert named - not_named - {*PLACES} == {name for name, declared in DECLARED.items() if declared.files}
 
 
@@ -75,7 +90,9 @@ def test_what_lies_in_a_folder_counts_file_by_file(tmp_path):
 def test_a_law_is_no_file_though_one_is_called_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gamma").write_text("x")
-    assert input_files({**vars(SMALL), "delay": "gamma"}) == {}
+    (tmp_path / "once_per_client(gamma)").write_text("x")
+    for law in ("gamma", "once_per_client(gamma)"):
+        assert input_files({**vars(SMALL), "delay": law}) == {}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -89,10 +106,10 @@ def test_the_digest_follows_the_content(name, tmp_path):
 
     first = digests()
     assert {*first} == {"dataset", name}
-    WRITERS[name](tmp_path / f"{name}.csv", 2.0)
+    write(tmp_path, name, 2.0)
     second = digests()
     assert (second["dataset"], second[name] == first[name]) == (first["dataset"], False)
-    WRITERS[name](tmp_path / f"{name}.csv")
+    write(tmp_path, name)
     assert digests() == first
 
 
@@ -118,25 +135,28 @@ def no_pictures(monkeypatch):
 
 def test_seeds_over_a_changed_file_are_in_no_mean_together(tmp_path, no_pictures):
     for seed, digest in (("0", "a" * 64), ("1", "a" * 64), ("2", "b" * 64)):
-        write_run(tmp_path / f"s{seed}", seed=seed, delay="t.csv", config={"inputs": {"delay": digest}})
+        write_run(tmp_path / f"s{seed}", seed=seed, delay=TRACE, config={"inputs": {"delay.path": digest}})
     arms = seed_means.by_arm(find_runs(tmp_path))
     assert [(arm.condition, len(arm.runs)) for arm in arms] == [
-        ({"delay": "t.csv (aaaaaaaaaaaa)"}, 2),
-        ({"delay": "t.csv (bbbbbbbbbbbb)"}, 1),
+        ({"delay.path": "t.csv (aaaaaaaaaaaa)"}, 2),
+        ({"delay.path": "t.csv (bbbbbbbbbbbb)"}, 1),
     ]
     text = write_report(tmp_path)[1].read_text()
     assert "bbbbbbbbbbbb" in text
-    assert "under 2 conditions (delay)" in text
+    assert "under 2 conditions (delay.path)" in text
 
 
-def test_a_swept_file_that_has_changed_is_two_conditions(tmp_path):
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_swept_file_that_has_changed_is_two_conditions(whole, tmp_path):
     for seed in ("0", "1"):
         for file in ("a.csv", "b.csv"):
             digest = f"{file[0]}{seed if file == 'b.csv' else '0'}" * 32
-            folder = tmp_path / f"delay={file}" / f"fedbuff-seed{seed}"
-            write_run(folder, seed=seed, delay=file, config={"inputs": {"delay": digest}})
+            delay = f"duration_trace({file!r})"
+            condition = {"delay": delay} if whole else {"delay.path": file}
+            folder = tmp_path / grid.folder(condition) / f"fedbuff-seed{seed}"
+            write_run(folder, seed=seed, delay=delay, config={"inputs": {"delay.path": digest}})
     arms = seed_means.by_arm(find_runs(tmp_path))
-    assert [(arm.condition["delay"], len(arm.runs)) for arm in arms] == [
+    assert [(arm.condition["delay.path"], len(arm.runs)) for arm in arms] == [
         ("a.csv", 2),
         ("b.csv (b0b0b0b0b0b0)", 1),
         ("b.csv (b1b1b1b1b1b1)", 1),
@@ -144,8 +164,8 @@ def test_a_swept_file_that_has_changed_is_two_conditions(tmp_path):
 
 
 def test_runs_that_tell_no_digest_are_pooled_with_those_of_one(tmp_path):
-    write_run(tmp_path / "s0", seed="0", delay="t.csv")
-    write_run(tmp_path / "s1", seed="1", delay="t.csv", config={"inputs": {"delay": "a" * 64}})
+    write_run(tmp_path / "s0", seed="0", delay=TRACE)
+    write_run(tmp_path / "s1", seed="1", delay=TRACE, config={"inputs": {"delay.path": "a" * 64}})
     assert [len(arm.runs) for arm in seed_means.by_arm(find_runs(tmp_path))] == [2]
 
 
@@ -154,13 +174,13 @@ def test_a_run_does_not_go_on_over_a_changed_file(name, tmp_path):
     settings = over(tmp_path, name)
     quiet(settings, tmp_path / "run", trackers=[at_step(10, ctrl_c)])
     before = contents(tmp_path / "run")
-    WRITERS[name](tmp_path / f"{name}.csv", 2.0)
+    write(tmp_path, name, 2.0)
     with pytest.raises(SettingError) as refused:
         quiet(settings, tmp_path / "run", resume=True)
     for part in (f"{tmp_path / 'run'} holds", f"{name}: the file '{tmp_path}/{name}.csv' held", "Put back"):
         assert part in str(refused.value)
     assert contents(tmp_path / "run") == before
-    WRITERS[name](tmp_path / f"{name}.csv")
+    write(tmp_path, name)
     assert quiet(settings, tmp_path / "run", resume=True)[0].status == "finished"
 
 
@@ -178,9 +198,9 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
 
 
 def test_a_sweep_does_not_go_on_over_a_changed_file(tmp_path):
-    settings, quietly = over(tmp_path, "delay"), {"show": lambda _: None, "pictures": False}
+    settings, quietly = over(tmp_path, "delay.path"), {"show": lambda _: None, "pictures": False}
     run_sweep(settings, "learning_rate=0.1", tmp_path / "sweep", **quietly)
-    WRITERS["delay"](tmp_path / "delay.csv", 2.0)
+    write(tmp_path, "delay.path", 2.0)
     # Nothing is left to train, and the table is made of what was measured.
     assert run_sweep(settings, "learning_rate=0.1", tmp_path / "sweep", **quietly).statuses == {"finished": 1}
     with pytest.raises(SettingError, match="learning_rate=0.1.fedbuff-seed0 holds a run of other inputs"):

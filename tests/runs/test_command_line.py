@@ -334,7 +334,7 @@ def test_divergence_names_the_step_and_the_client(tmp_path):
         "l2": 1,
         "evaluate_every": 5,
     }
-    (tmp_path / "wild.json").write_text(json.dumps({"format": 1, **settings, "seed": "3"}))
+    (tmp_path / "wild.json").write_text(json.dumps({"format": 2, **settings, "seed": "3"}))
     result = run_py("--config=wild.json", "--output_dir=wild", folder=tmp_path)
     assert result.returncode == 1, result.stderr
     folder = tmp_path / "wild"

@@ -196,7 +196,7 @@ def test_a_run_under_way_is_neither_damaged_nor_closed(tmp_path):
 def test_damage_to_what_is_about_all_runs_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
     monkeypatch.setattr("jafl.sweeps.report._curves", lambda *_: [])
-    write_run(tmp_path / "dirichlet_alpha=0.3" / "fedbuff-seed0")
+    write_run(tmp_path / "partition.alpha=0.3" / "fedbuff-seed0")
     for name in ("sweep.json", "summary.json"):
         (tmp_path / name).write_bytes(b"\xff")
     _, markdown = write_report(tmp_path)
@@ -211,11 +211,11 @@ def test_a_list_of_runs_that_was_edited_is_told_and_not_gone_on_with(tmp_path, m
     write_run(tmp_path / "fedbuff-seed0")
     directory = RunDirectory(tmp_path, resume=True)
     if name == "sweep.json":
-        directory.write_sweep({"delay_mean": 1.0}, {"sweep": {"delay_mean": [1.0, 2.0]}}, [])
+        directory.write_sweep({"delay.mean": 1.0}, {"sweep": {"delay.mean": [1.0, 2.0]}}, [])
     else:
-        directory.write_comparison({"delay_mean": 1.0}, ["fedbuff-seed0"], [])
-    assert reader.read_json(tmp_path / name)["delay_mean"] == 1.0
-    edited = json.loads((tmp_path / name).read_text()) | {"delay_mean": 3.0}
+        directory.write_comparison({"delay.mean": 1.0}, ["fedbuff-seed0"], [])
+    assert reader.read_json(tmp_path / name)["delay.mean"] == 1.0
+    edited = json.loads((tmp_path / name).read_text()) | {"delay.mean": 3.0}
     (tmp_path / name).write_text(json.dumps(edited))
     _, markdown = write_report(tmp_path)
     said = f"{name} has changed since it was written"
@@ -301,16 +301,16 @@ def test_metrics_that_are_damaged_are_written_anew_from_the_checkpoint(compariso
 def test_a_sweep_goes_on_beside_a_damaged_run(tmp_path):
     settings, said = dataclasses.replace(SMALL, seed="0,1", client_trips=80), []
     how = {"show": said.append, "pictures": False}
-    run_sweep(settings, "delay_sigma=0.5,1", tmp_path / "sweep", **how)
-    damaged = tmp_path / "sweep" / "delay_sigma=1" / "fedbuff-seed1"
+    run_sweep(settings, "delay.sigma=0.5,1", tmp_path / "sweep", **how)
+    damaged = tmp_path / "sweep" / "delay.sigma=1" / "fedbuff-seed1"
     DAMAGES["bare number in metrics"][0](damaged)
     before = contents(damaged)
-    shutil.rmtree(tmp_path / "sweep" / "delay_sigma=1" / "fedbuff-seed0")
-    outcome = run_sweep(settings, "delay_sigma=0.5,1", tmp_path / "sweep", **how)
+    shutil.rmtree(tmp_path / "sweep" / "delay.sigma=1" / "fedbuff-seed0")
+    outcome = run_sweep(settings, "delay.sigma=0.5,1", tmp_path / "sweep", **how)
     assert outcome.statuses == {"finished": 3, "damaged": 1}
     assert [row["seeds"] for row in outcome.rows] == [2, 1]
     assert contents(damaged) == before
     assert any("Damaged, left as they are, and in no mean:" in line for line in said)
     assert command_line.EXIT_STATUS["damaged"] == 2
     shutil.rmtree(damaged)
-    assert run_sweep(settings, "delay_sigma=0.5,1", tmp_path / "sweep", **how).statuses == {"finished": 4}
+    assert run_sweep(settings, "delay.sigma=0.5,1", tmp_path / "sweep", **how).statuses == {"finished": 4}

@@ -158,12 +158,12 @@ def test_another_target_of_a_sweep(tmp_path):
     settings = changed(target_accuracy=0.99, client_trips=80)
     how = {"show": lambda line: None, "pictures": False, "runs_together": "never"}
     stop = at_step(10, ctrl_c)
-    run_sweep(settings, "delay_sigma=0.5,1", tmp_path / "sweep", trackers=[stop], **how)
+    run_sweep(settings, "delay.sigma=0.5,1", tmp_path / "sweep", trackers=[stop], **how)
     again = changed(settings, target_accuracy=0.5)
-    run_sweep(again, "delay_sigma=0.5,1", tmp_path / "sweep", **how)
-    run_sweep(changed(settings, target_accuracy=0.4), "delay_sigma=0.5,1,2", tmp_path / "sweep", **how)
-    run_sweep(changed(settings, target_accuracy=0.4), "delay_sigma=0.5,1", tmp_path / "whole", **how)
-    run_sweep(changed(settings, target_accuracy=0.4), "delay_sigma=0.5,1,2", tmp_path / "whole", **how)
+    run_sweep(again, "delay.sigma=0.5,1", tmp_path / "sweep", **how)
+    run_sweep(changed(settings, target_accuracy=0.4), "delay.sigma=0.5,1,2", tmp_path / "sweep", **how)
+    run_sweep(changed(settings, target_accuracy=0.4), "delay.sigma=0.5,1", tmp_path / "whole", **how)
+    run_sweep(changed(settings, target_accuracy=0.4), "delay.sigma=0.5,1,2", tmp_path / "whole", **how)
     assert_same(tmp_path / "sweep", tmp_path / "whole")
     assert read_json(tmp_path / "sweep" / "sweep.json")["target_accuracy"] == 0.4
 

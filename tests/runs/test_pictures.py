@@ -156,12 +156,12 @@ def test_a_dry_run_draws_few_and_returns_what_could_not_be_drawn(tmp_path, monke
 @pytest.mark.full
 def test_a_sweep_draws_its_own(tmp_path, monkeypatch):
     options = {"show": lambda line: None, "progress": False}
-    outcome = run_sweep(SMALL, "dirichlet_alpha=0.1,1", tmp_path / "sweep", **options)
+    outcome = run_sweep(SMALL, "partition.alpha=0.1,1", tmp_path / "sweep", **options)
     assert not outcome.undrawn and drawn(tmp_path / "sweep") == {"heat_map"}
-    folder = tmp_path / "sweep" / "dirichlet_alpha=1"
+    folder = tmp_path / "sweep" / "partition.alpha=1"
     assert drawn(folder) == {"accuracy"} and not drawn(folder / "fedbuff-seed0")
     monkeypatch.setattr(plots, "accuracy_panels", fails)
-    outcome = run_sweep(SMALL, "dirichlet_alpha=0.1,1", tmp_path / "sweep", **options)
+    outcome = run_sweep(SMALL, "partition.alpha=0.1,1", tmp_path / "sweep", **options)
     assert len(outcome.undrawn) == 2 and outcome.left == 0
 
 

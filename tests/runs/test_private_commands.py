@@ -129,7 +129,7 @@ def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
 
 
 def test_what_the_schedule_and_the_weights_make_public_is_said():
-    settings = changed(delay="proportional_to_examples", weigh_by_examples=True)
+    settings = changed(delay="once_per_client(proportional_to_examples(mean=1.0))", weigh_by_examples=True)
     (experiment,) = make_experiments(settings)
     said = " ".join(experiment.rule.report.conditions)
     for what in ("The weights of fedbuff", "The schedule"):

@@ -50,11 +50,11 @@ def test_a_schedule_comes_back_whole(name, tmp_path):
 def directory(path, *, metrics="", summary=None, **config):
     """A run directory by hand."""
     path.mkdir(parents=True, exist_ok=True)
-    config = {"format": 1, "algorithm": "fedbuff", "seed": "0", **config}
+    config = {"format": 2, "algorithm": "fedbuff", "seed": "0", **config}
     (path / "config.json").write_text(json.dumps(config))
     (path / "metrics.jsonl").write_text(metrics)
     if summary is not None:
-        (path / "summary.json").write_text(json.dumps({"format": 1, **summary}))
+        (path / "summary.json").write_text(json.dumps({"format": 2, **summary}))
     return path
 
 
@@ -87,8 +87,8 @@ def test_what_is_not_a_run_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(SettingError, match="is not JSON"):
         reader.find_runs(tmp_path)
-    directory(tmp_path, format=2)
-    with pytest.raises(SettingError, match="has format 2, but this version of jafl reads 1 only"):
+    directory(tmp_path, format=1)
+    with pytest.raises(SettingError, match="has format 1, but this version of jafl reads 2 only"):
         reader.find_runs(tmp_path)
     directory(tmp_path, metrics="{}\n{\n")
     with pytest.raises(SettingError, match="Line 2 of .* is not JSON"):

@@ -199,8 +199,8 @@ def test_a_refused_setting_claims_no_number(tmp_path, monkeypatch):
 def test_a_sweep_without_a_name_gets_the_next_number(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     RunDirectory(tmp_path / "runs" / "001")
-    run_sweep(SMALL, "delay_sigma=1", show=lambda line: None, pictures=False)
-    assert (tmp_path / "runs" / "002" / "delay_sigma=1" / "fedbuff-seed0" / "summary.json").is_file()
+    run_sweep(SMALL, "delay.sigma=1", show=lambda line: None, pictures=False)
+    assert (tmp_path / "runs" / "002" / "delay.sigma=1" / "fedbuff-seed0" / "summary.json").is_file()
 
 
 # A closed pipe

@@ -166,11 +166,14 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before(whole, sto
 
 def test_other_settings_are_refused_with_the_differences(stopped, tmp_path):
     before = contents(stopped)
-    others = Settings(**{**SMALL.__dict__, "learning_rate": 0.7, "dirichlet_alpha": 0.1})
+    others = Settings(**{**SMALL.__dict__, "learning_rate": 0.7, "partition": "dirichlet(alpha=0.1)"})
     with pytest.raises(SettingError) as refused:
         quiet(others, stopped, resume=True)
     lines = str(refused.value).splitlines()
-    assert "  dirichlet_alpha: was 0.3, is 0.1" in lines
+    assert (
+        "  partition: was 'dirichlet(alpha=0.3, equal_sizes=False)', is 'dirichlet(alpha=0.1, equal_sizes=False)'"
+        in lines
+    )
     assert "  learning_rate: was 0.3, is 0.7" in lines
     assert len(lines) == 4
     assert contents(stopped) == before
@@ -189,7 +192,7 @@ def test_a_comparison_of_other_seeds_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"versions": {"jax": "0.0.1"}}, "version of jax: was '0.0.1'"),
-        ({"format": 2}, "has format 2, but this version of jafl reads 1 only"),
+        ({"format": 1}, "has format 1, but this version of jafl reads 2 only"),
     ],
     ids=["versions", "format"],
 )

@@ -61,7 +61,6 @@ def minibatches(tmp_path_factory):
         buffer_size=4,
         client_trips=302,
         delay="exponential",
-        delay_draw="per_trip",
         hidden_sizes="16",
         learning_rate=0.2,
         validation_fraction=0.1,
@@ -84,7 +83,7 @@ def over_selected(tmp_path_factory):
         cohort_size=5,
         over_selection=0.4,
         server_steps=30,
-        delay_draw="per_trip",
+        delay="log_normal",
         target_accuracy=1.0,
     )
     (outcome,) = quiet(settings, folder, pictures=True)
@@ -139,23 +138,22 @@ def test_all_files_are_there_and_nothing_else(any_run):
 # config.json
 
 
-# What these runs do not read: settings of other delays and rules, rules with memory, images and texts, private runs.
+# What these runs do not read: settings of other rules, rules with memory, images and texts, private runs.
 UNUSED = {
-    "delay_high", "client_momentum", "server_momentum", "proximal", "l2", "memory_precision", "devices",
-    "plan_form", "data_dir", "cache_dir", "partition_seed", "test_fraction", "split_by", "data_fraction",
+    "client_momentum", "server_momentum", "proximal", "l2", "memory_precision", "devices",
+    "plan_form", "data_dir", "cache_dir", "test_fraction", "split_by", "data_fraction",
     "normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary", "text_digest", "most_characters",
-    "evaluation_examples", "test_folds", "dropout_step", "dropout_time", "dropout_trips", "staleness_limit",
-    "flush_after", "start_rate", "most_trips", "availability_period", "lose_trips", "trip_time_out",
+    "evaluation_examples", "test_folds", "staleness_limit",
+    "flush_after", "start_rate", "most_trips", "trip_time_out",
     "stop_when", "deadline", "min_reports", "participation", "clip_norm", "noise_multiplier", "epsilon",
-    "delta", "dp_bands", "noise_seed", "secure_fraction_bits", "secure_weight_bits", "delay_download_bandwidth",
-    "delay_upload_bandwidth", "delay_model_bytes",
+    "delta", "dp_bands", "noise_seed", "secure_fraction_bits", "secure_weight_bits",
 }  # fmt: skip
 
 
 def test_config_holds_every_setting_resolved(any_run):
     folder, _ = any_run
     config = read_json(folder / "config.json")
-    assert config["format"] == 1
+    assert config["format"] == 2
     asynchronous = config["protocol"] == "asynchronous"
     unused = UNUSED | ({"cohort_size"} if asynchronous else {"buffer_size", "restart", "concurrency"})
     unused |= {"client_trips" if config["server_steps"] else "server_steps"}
@@ -164,7 +162,7 @@ def test_config_holds_every_setting_resolved(any_run):
         assert field.name in config
         if field.name not in unused | {"evaluate_every"}:  # null: so many evaluations in all
             assert config[field.name] is not None, f"{field.name} is not resolved"
-    assert config["partition"] == "dirichlet"
+    assert config["partition"] == "dirichlet(alpha=0.3, equal_sizes=False)"
     preset = {**COMMON, **PRESETS["fedavg"]}["learning_rate"]
     assert config["learning_rate"] == (0.2 if config["algorithm"] == "fedbuff" else preset)
 
@@ -408,7 +406,7 @@ def test_params_of_the_mlp_give_the_last_line_of_the_metrics(minibatches):
 def test_summary_of_metrics(any_run):
     folder, _ = any_run
     summary, lines = read_json(folder / "summary.json"), read_lines(folder / "metrics.jsonl")
-    assert (summary["format"], summary["status"]) == (1, "finished")
+    assert (summary["format"], summary["status"]) == (2, "finished")
     accuracy = np.array([line["test_accuracy"] for line in lines])
     assert summary["final"] == lines[-1]
     assert summary["best"] == lines[int(np.argmax(accuracy))]
@@ -524,7 +522,7 @@ def test_comparison_shares_schedule_and_partition_where_it_can(comparison):
 
 def test_comparison_summary(comparison):
     summary = read_json(comparison / "summary.json")
-    assert summary["format"] == 1
+    assert summary["format"] == 2
     assert summary["target_accuracy"] == 0.4
     children = {name: read_json(comparison / name / "summary.json") for name in summary["runs"]}
     assert set(children) == {path.name for path in comparison.iterdir() if path.is_dir()}

@@ -193,9 +193,9 @@ def test_other_schedules_are_named(orders, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "differs"),
     [
-        ({"delay_mean": 2.0}, {"the schedule"}),
+        ({"delay": "once_per_client(log_normal(mean=2))"}, {"the schedule"}),
         ({"learning_rate": 0.5}, set()),
-        ({"dirichlet_alpha": 0.5}, {"the partition"}),
+        ({"partition": "dirichlet(alpha=0.5)"}, {"the partition"}),
         ({"model": "mlp"}, {"the initial model"}),
     ],
 )

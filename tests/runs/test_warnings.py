@@ -109,9 +109,8 @@ ELSEWHERE = {
         "num_clients": 15,
         "concurrency": 15,
         "buffer_size": 5,
-        "partition": "label_groups",
-        "delay": "groups",
-        "delay_draw": "per_trip",
+        "partition": "label_groups([(10, [4, 5, 6, 7, 8, 9]), (5, [0, 1, 2, 3])])",
+        "delay": "groups([(10, uniform(1, 2)), (5, uniform(8, 12))])",
     },
 }
 

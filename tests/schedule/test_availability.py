@@ -131,7 +131,7 @@ def test_windows_by_hand():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: availability.diurnal(0.0), "the availability's day is 0.0"),
+        (lambda: availability.diurnal(0.0), "the availability's day_length is 0.0"),
         (lambda: availability.diurnal(24.0, 1.1), "the availability's share is 1.1"),
         (lambda: availability.diurnal(24.0, 0.0), "the availability's share is 0.0"),
         (lambda: availability.diurnal(24.0, 0.5, -0.1), "the availability's spread is -0.1"),

@@ -6,6 +6,7 @@ import scipy.stats
 from refusals import refuses
 from schedule_cases import WholeNumbers
 
+import jafl
 from jafl.schedule import DELAYS, asynchronous, delays, draws, synchronous
 
 # 200 clients with 150 trips each.
@@ -105,11 +106,24 @@ def test_constant_is_constant():
 
 def test_defaults():
     assert delays.constant() == delays.constant(1.0)
-    assert delays.half_normal() == delays.half_normal(1.0)
+    assert delays.half_normal() == delays.half_normal(np.sqrt(np.pi / 2))
     assert delays.exponential() == delays.exponential(1.0)
     assert delays.log_normal() == delays.log_normal(1.0, 1.0)
     assert delays.gamma() == delays.gamma(1.0, 2.5)
     assert delays.pareto() == delays.pareto(1.0, 2.5)
+    assert delays.uniform() == delays.uniform(0.0, 2.0)
+    for law in ("constant", "uniform", "half_normal", "exponential", "log_normal", "gamma", "pareto"):
+        assert getattr(delays, law)().mean == 1.0, law
+
+
+def test_proportional_durations_by_their_mean():
+    by_mean = delays.proportional_to_examples(SIZES, mean=3.0)
+    assert by_mean.mean_per_example == 3.0 / np.mean(SIZES)
+    assert delays.proportional_to_examples(SIZES).mean_per_example == 1.0
+    with pytest.raises(
+        jafl.SettingError, match="mean is 3.0, but must be left out where mean_per_example is given"
+    ):
+        delays.proportional_to_examples(SIZES, 0.5, mean=3.0)
 
 
 def test_proportional_to_examples():
@@ -534,6 +548,7 @@ def test_all_draws_differ():
 
 
 ABOVE, AT_LEAST = "must be a finite number above 0", "must be a finite number, at least 0"
+AT_MOST_30 = "must be at least 0 and at most 30: with more, nearly all durations are 0"
 REFUSED = {
     "negative constant": (lambda: delays.constant(-1.0), "the delay's duration is -1.0", AT_LEAST),
     "NaN constant": (lambda: delays.constant(NAN), "the delay's duration is nan", AT_LEAST),
@@ -553,8 +568,10 @@ REFUSED = {
     "exponential infinite": (lambda: delays.exponential(INF), "the delay's mean is inf", ABOVE),
     "log-normal mean 0": (lambda: delays.log_normal(0.0), "the delay's mean is 0.0", ABOVE),
     "log-normal mean infinite": (lambda: delays.log_normal(INF), "the delay's mean is inf", ABOVE),
-    "log-normal sigma": (lambda: delays.log_normal(1.0, -0.1), "the delay's sigma is -0.1", AT_LEAST),
-    "log-normal sigma NaN": (lambda: delays.log_normal(1.0, NAN), "the delay's sigma is nan", AT_LEAST),
+    "log-normal sigma": (lambda: delays.log_normal(1.0, -0.1), "the delay's sigma is -0.1", AT_MOST_30),
+    "log-normal sigma NaN": (lambda: delays.log_normal(1.0, NAN), "the delay's sigma is nan", AT_MOST_30),
+    "log-normal sigma, no duration left": (
+        lambda: delays.log_normal(1.0, 31.0), "the delay's sigma is 31.0", AT_MOST_30),
     "no examples": (
         lambda: delays.proportional_to_examples(np.array([3, 0])), "num_examples is array([3, 0])",
         "must be above 0 for every client"),

@@ -119,12 +119,14 @@ def test_converter_writes_what_the_command_line_reads(tmp_path, capsys, ending):
     numbers = ["--examples=100", "--model_bytes=128000"]
     assert traces.main(["capacity", str(EXAMPLES / "device_capacity.csv"), durations, *numbers]) == 0
     assert duration_trace(durations).duration.tolist() == [8, 35, 83]
-    assert f"3 clients, a trip takes 8 to 83 s, median 35 s: --delay={durations}" in capsys.readouterr().out
+    said = f"""3 clients, a trip takes 8 to 83 s, median 35 s: --delay="duration_trace('{durations}')\""""
+    assert said in capsys.readouterr().out
     status = traces.main(["behavior", str(EXAMPLES / "device_behavior.json"), windows])
     if ending == ".csv":  # which cannot say that the second device is never there
         assert status == 1 and "Client 1 is never there" in capsys.readouterr().err
         return
-    assert status == 0 and f"--availability={windows} --availability_period=86400" in capsys.readouterr().out
+    said = f"""--availability="read_availability('{windows}', cycle_after=86400)\""""
+    assert status == 0 and said in capsys.readouterr().out
     read, direct = read_availability(windows, DAY), traces.read_behavior(EXAMPLES / "device_behavior.json")
     for name in ("offsets", "start", "end"):
         np.testing.assert_array_equal(getattr(read, name), getattr(direct, name))

@@ -164,7 +164,7 @@ def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
         ),
         (lambda: delays.slow_fraction(DELAY, DELAY, None), "the delay's fraction is None"),
         (lambda: delays.with_network(DELAY, 1.0, "fast", 1.0), "download_bandwidth is 'fast'"),
-        (lambda: availability.diurnal(day="24"), "the availability's day is '24'"),
+        (lambda: availability.diurnal(day_length="24"), "the availability's day_length is '24'"),
         (lambda: availability.on_and_off(mean_off=0), "the availability's mean_off is 0"),
         (lambda: availability.from_functions(3.0), "next_time of the availability is 3.0"),
         (lambda: schedule(availability=availability.windows(range(7), [0.0], [1.0])), "(1, 1), but must be (6, 6)"),

@@ -196,7 +196,9 @@ def test_a_lost_report_is_waited_for_until_the_deadline():
 
 
 def test_rounds_wait_for_clients_that_are_away():
-    presence = availability.diurnal(day=10.0, share=0.2, spread=0.0)  # there from 0 to 2, from 10 to 12, ...
+    presence = availability.diurnal(
+        day_length=10.0, share=0.2, spread=0.0
+    )  # there from 0 to 2, from 10 to 12, ...
     schedule = synchronous(
         num_clients=4, cohort_size=2, delay=delays.constant(1.5), server_steps=3, availability=presence
     )

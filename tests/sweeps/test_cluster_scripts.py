@@ -27,7 +27,7 @@ SETTINGS = {
     "client_trips": 100,
     "evaluate_every": 10,
 }
-SWEEP = "dirichlet_alpha=0.1,10"
+SWEEP = "partition.alpha=0.1,10"
 CELLS = 4
 
 pytestmark = pytest.mark.skipif(not shutil.which("bash"), reason="the scripts are for bash")

@@ -28,7 +28,7 @@ SMALL = {
     "client_trips": 100,
     "evaluate_every": 10,
 }
-SWEEP = "dirichlet_alpha=0.1,10"
+SWEEP = "partition.alpha=0.1,10"
 ONE = {**SMALL, "algorithm": "fedbuff", "seed": "0"}
 
 
@@ -58,7 +58,7 @@ def test_parts_are_disjoint_and_whole_and_about_as_heavy(weights, count):
 def test_the_parts_of_a_sweep_are_disjoint_and_whole(count, together, tmp_path):
     settings = Settings(**SMALL)
     arms = {name: {"algorithm": name} for name in settings.algorithm.split(",")}
-    request = Request(grid.parse("dirichlet_alpha=0.1,10;buffer_size=5,10"), arms, settings.seed)
+    request = Request(grid.parse("partition.alpha=0.1,10;buffer_size=5,10"), arms, settings.seed)
     requested = frozenset(directories(tmp_path, request.conditions(settings, ())))
     runs = SweepRuns(tmp_path, [request], settings, (), requested, together)
     owned = [runs.part(f"{number}/{count}").requested for number in range(1, count + 1)]

@@ -36,9 +36,9 @@ def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "<b>sweep & all"
     stop = at_step(5, ctrl_c, run="fedasync-seed1")
     options = {"show": lambda line: None, "pictures": False}
-    run_sweep(SMALL, "dirichlet_alpha=0.1,1", folder, command=["python", "run.py", "--x=a b"], **options)
-    (folder / "dirichlet_alpha=1" / "fedasync-seed1" / "summary.json").unlink()
-    run_sweep(SMALL, "dirichlet_alpha=0.1,1", folder, trackers=[stop], **options)
+    run_sweep(SMALL, "partition.alpha=0.1,1", folder, command=["python", "run.py", "--x=a b"], **options)
+    (folder / "partition.alpha=1" / "fedasync-seed1" / "summary.json").unlink()
+    run_sweep(SMALL, "partition.alpha=0.1,1", folder, trackers=[stop], **options)
     return folder
 
 
@@ -58,7 +58,7 @@ def test_the_page_needs_nothing_else(page):
 def test_it_says_what_was_run(page):
     assert page.headings == ["What was run", "Table", "Curves", "Schedules", "How to repeat it"]
     assert "Runs in <b>sweep & all" in page.text, "odd characters are text, not tags"
-    assert "8 runs of fedbuff, fedasync with 2 seeds, under 2 conditions (dirichlet_alpha)." in page.text
+    assert "8 runs of fedbuff, fedasync with 2 seeds, under 2 conditions (partition.alpha)." in page.text
     common, differing, defaults, *_ = page.tables
     assert ["model", "softmax"] in common
     assert ["client_trips", "100"] in common
@@ -67,7 +67,11 @@ def test_it_says_what_was_run(page):
     assert differing[0][0] == "algorithm"
     assert [line[differing[0].index("buffer_size")] for line in differing[1:]] == ["10", "1"]
     everything = [name for table in (common, defaults) for name, _ in table] + differing[0]
-    assert set(Settings().__dict__) - set(everything) == {"seed", "dirichlet_alpha"}
+    assert set(Settings().__dict__) - set(everything) == {"seed"}
+    assert {"partition", "partition.equal_sizes"} <= set(everything), (
+        "the rest of a call of which a part is swept"
+    )
+    assert "partition.alpha" not in everything
 
 
 def test_its_tables_hold_the_summarys_numbers(page, sweep):
@@ -75,7 +79,7 @@ def test_its_tables_hold_the_summarys_numbers(page, sweep):
     table = page.tables[3]
     assert len(table) == 1 + len(rows) == 5
     for line, row in zip(table[1:], rows, strict=True):
-        assert line[0] == f"{row['condition']['dirichlet_alpha']:g}"
+        assert line[0] == f"{row['condition']['partition.alpha']:g}"
         assert line[1] == row["algorithm"]
         error = f" ± {row['standard_error']:.4f}" if line[2] == "2" else ""
         assert line[3] == f"{row['final_test_accuracy']:.4f}{error}"
@@ -97,7 +101,7 @@ def test_it_shows_a_heat_map_curves_of_each_condition_and_schedules(page):
     assert len(page.pictures) == 1 + 2 + 12
     for caption in ("Staleness over time", "Participation of the clients", "Weights that trips were given"):
         assert caption in page.text
-    assert "dirichlet_alpha = 0.1" in page.text
+    assert "partition.alpha = 0.1" in page.text
 
 
 @pytest.mark.full
@@ -113,7 +117,7 @@ def test_a_single_run_shows_its_own_pictures(sweep, tmp_path):
 
 
 def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
-    source = sweep / "dirichlet_alpha=1"
+    source = sweep / "partition.alpha=1"
     for name, origin in (("a", "fedbuff-seed0"), ("b", "fedbuff-seed1"), ("c", "fedbuff-seed1")):
         shutil.copytree(source / origin, tmp_path / "some" / name)
     (tmp_path / "some" / "b" / "summary.json").unlink()

@@ -1,5 +1,6 @@
 """What a report puts together and what it says of it: every sentence is true of any directory of runs."""
 
+import dataclasses
 import json
 import math
 
@@ -9,9 +10,10 @@ from page import Page
 from runs_by_hand import write_json, write_run
 
 from jafl.base.errors import SettingError
-from jafl.config import grid
+from jafl.config import calls, grid
+from jafl.config.settings import FORMAT
 from jafl.runs.directory import reader
-from jafl.sweeps import seed_means
+from jafl.sweeps import figures, seed_means
 from jafl.sweeps.conditions import usual_values
 from jafl.sweeps.report import write_report
 
@@ -73,11 +75,13 @@ def test_runs_of_other_settings_are_not_averaged_because_a_sweep_lies_beside_the
     write_run(tmp_path / "001", [0.1, 0.97], learning_rate=0.3, seed="0")
     write_run(tmp_path / "002", [0.1, 0.43], learning_rate=0.001, seed="1")
     for alpha in (0.1, 1.0):
-        write_run(tmp_path / "003" / f"dirichlet_alpha={alpha:g}" / "fedbuff-seed0", dirichlet_alpha=alpha)
+        write_run(
+            tmp_path / "003" / f"partition.alpha={alpha:g}" / "fedbuff-seed0", **{"partition.alpha": alpha}
+        )
     report = Report(tmp_path)
     assert "±" not in json.dumps(report.means, ensure_ascii=False)
     assert {row["seeds"] for row in report.means} == {"1"}
-    there = {(row["learning_rate"], row["dirichlet_alpha"]): row["test accuracy"] for row in report.means}
+    there = {(row["learning_rate"], row["partition.alpha"]): row["test accuracy"] for row in report.means}
     assert there == {
         ("0.3", "0.3"): "0.9700",
         ("0.001", "0.3"): "0.4300",
@@ -90,19 +94,19 @@ def test_two_sweeps_below_one_folder_are_told_apart(tmp_path):
     for number, batch_size in enumerate((8, 16)):
         for alpha in (0.1, 1.0):
             for seed in ("0", "1"):
-                folder = tmp_path / f"{number}" / f"dirichlet_alpha={alpha:g}" / f"fedbuff-seed{seed}"
-                write_run(folder, dirichlet_alpha=alpha, batch_size=batch_size, seed=seed)
+                folder = tmp_path / f"{number}" / f"partition.alpha={alpha:g}" / f"fedbuff-seed{seed}"
+                write_run(folder, **{"partition.alpha": alpha}, batch_size=batch_size, seed=seed)
     report = Report(tmp_path)
-    conditions = {(row["dirichlet_alpha"], row["batch_size"]): row["seeds"] for row in report.means}
+    conditions = {(row["partition.alpha"], row["batch_size"]): row["seeds"] for row in report.means}
     assert conditions == {(alpha, size): "2" for alpha in ("0.1", "1") for size in ("8", "16")}
-    assert "under 4 conditions (dirichlet_alpha, batch_size)" in report.said
+    assert "under 4 conditions (partition.alpha, batch_size)" in report.said
 
 
 def test_a_run_in_a_sweep_that_has_other_settings_is_no_seed_of_it(tmp_path):
-    folder = tmp_path / "dirichlet_alpha=1"
+    folder = tmp_path / "partition.alpha=1"
     for seed in ("0", "1"):
-        write_run(folder / f"fedbuff-seed{seed}", dirichlet_alpha=1.0, seed=seed)
-    write_run(folder / "fedbuff-seed2", dirichlet_alpha=1.0, seed="2", learning_rate=0.001)
+        write_run(folder / f"fedbuff-seed{seed}", **{"partition.alpha": 1.0}, seed=seed)
+    write_run(folder / "fedbuff-seed2", **{"partition.alpha": 1.0}, seed="2", learning_rate=0.001)
     report = Report(tmp_path)
     assert sorted(row["seeds"] for row in report.means) == ["1", "2"]
     assert "learning_rate" in report.means[0]
@@ -110,9 +114,9 @@ def test_a_run_in_a_sweep_that_has_other_settings_is_no_seed_of_it(tmp_path):
 
 
 def test_a_folder_that_names_a_value_that_no_run_has_names_no_condition(tmp_path):
-    write_run(tmp_path / "dirichlet_alpha=0.1" / "fedbuff-seed0", dirichlet_alpha=0.3)
-    write_run(tmp_path / "dirichlet_alpha=1" / "fedbuff-seed0", dirichlet_alpha=1.0)
-    assert [row["dirichlet_alpha"] for row in Report(tmp_path).means] == ["0.3", "1"]
+    write_run(tmp_path / "partition.alpha=0.1" / "fedbuff-seed0", **{"partition.alpha": 0.3})
+    write_run(tmp_path / "partition.alpha=1" / "fedbuff-seed0", **{"partition.alpha": 1.0})
+    assert [row["partition.alpha"] for row in Report(tmp_path).means] == ["0.3", "1"]
 
 
 def test_an_arm_may_have_a_value_of_its_own_of_what_is_swept(tmp_path):
@@ -154,21 +158,21 @@ ALGORITHMS_OF_THE_MAIN_JOB = {
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
+    ("name", "values", "more"),
     [
-        ("dirichlet_alpha", (0.1, 1.0)),
-        ("partition", ("iid", "dirichlet")),
-        ("client_trips", (300, 600)),
-        ("delay", ("uniform", "constant")),
-        ("delay_mean", (5.0, 30.0)),
-        ("dataset", ("digits", "mnist")),
-        ("num_clients", (50, 100)),
-        ("model", ("mlp", "softmax")),
-        ("batch_size", (8, 16)),
-        ("failure_rate", (0.0, 0.1)),
+        ("partition.alpha", (0.1, 1.0), ""),
+        ("partition", ("iid", "dirichlet"), ", partition.alpha, partition.equal_sizes"),
+        ("client_trips", (300, 600), ""),
+        ("delay", ("uniform", "constant"), ", delay.low, delay.high, delay.duration"),
+        ("delay.mean", (5.0, 30.0), ""),
+        ("dataset", ("digits", "mnist"), ""),
+        ("num_clients", (50, 100), ""),
+        ("model", ("mlp", "softmax"), ""),
+        ("batch_size", (8, 16), ""),
+        ("failure_rate", (0.0, 0.1), ""),
     ],
 )
-def test_algorithms_that_ran_in_two_worlds_are_not_compared(name, values, tmp_path):
+def test_algorithms_that_ran_in_two_worlds_are_not_compared(name, values, more, tmp_path):
     for algorithm, value in zip(("fedbuff", "fedstaleweight"), values, strict=True):
         settings = {"algorithm": algorithm, "protocol": "asynchronous", "target_accuracy": 0.9, name: value}
         write_run(tmp_path / algorithm, **settings)
@@ -177,17 +181,17 @@ def test_algorithms_that_ran_in_two_worlds_are_not_compared(name, values, tmp_pa
     assert {row["algorithm"]: row[name] for row in report.means} == dict(
         zip(("fedbuff", "fedstaleweight"), written, strict=True)
     )
-    assert f"under 2 conditions ({name})" in report.said
+    assert f"under 2 conditions ({name}{more})" in report.said
     assert all(
         row.get("speed-up over fedbuff", "-") == "-" for row in report.means if row[name] != written[0]
     )
 
 
 def test_worlds_that_differ_in_several_settings_are_told_by_all_of_them(tmp_path):
-    write_run(tmp_path / "a", algorithm="fedbuff", dirichlet_alpha=0.1, client_trips=300)
-    write_run(tmp_path / "b", algorithm="fedstaleweight", dirichlet_alpha=1.0, client_trips=600)
+    write_run(tmp_path / "a", algorithm="fedbuff", **{"partition.alpha": 0.1}, client_trips=300)
+    write_run(tmp_path / "b", algorithm="fedstaleweight", **{"partition.alpha": 1.0}, client_trips=600)
     cells = [
-        (row["client_trips"], row["dirichlet_alpha"], row["algorithm"]) for row in Report(tmp_path).means
+        (row["client_trips"], row["partition.alpha"], row["algorithm"]) for row in Report(tmp_path).means
     ]
     assert cells == [("300", "0.1", "fedbuff"), ("600", "1", "fedstaleweight")]
 
@@ -201,7 +205,8 @@ def test_the_main_job_is_one_condition_in_one_world(failure_rate, listed, tmp_pa
         write_run(tmp_path / f"{algorithm}-seed0", algorithm=algorithm, target_accuracy=0.9, **moving, **own)
     if listed:
         write_json(
-            tmp_path / "comparison.json", {"format": 1, "algorithm": ",".join(ALGORITHMS_OF_THE_MAIN_JOB)}
+            tmp_path / "comparison.json",
+            {"format": FORMAT, "algorithm": ",".join(ALGORITHMS_OF_THE_MAIN_JOB)},
         )
     report = Report(tmp_path, baseline="fedavg")
     if not failure_rate:
@@ -236,22 +241,107 @@ def test_what_belongs_to_an_algorithm_is_no_condition(tmp_path):
 def test_arms_that_set_the_world_themselves_say_so(tmp_path):
     arms = {"slow": 30.0, "fast": 3.0}
     for place in ("", "more"):
-        for label, delay_mean in arms.items():
-            folder = tmp_path / place / "dirichlet_alpha=0.3"
+        for label, mean in arms.items():
+            folder = tmp_path / place / "partition.alpha=0.3"
             seed = str(int(bool(place)))
             run = folder / f"{label}-seed{seed}"
-            write_run(run, delay_mean=delay_mean, seed=seed, config={"label": label})
-        content = {"format": 1, "arms": {label: {"algorithm": "fedbuff"} for label in arms}, "sweep": {}}
+            write_run(run, **{"delay.mean": mean}, seed=seed, config={"label": label})
+        content = {"format": FORMAT, "arms": {label: {"algorithm": "fedbuff"} for label in arms}, "sweep": {}}
         write_json(tmp_path / place / "sweep.json", content)
     report = Report(tmp_path)
-    rows = [(row["arm"], row["delay_mean"], row["seeds"]) for row in report.means]
+    rows = [(row["arm"], row["delay.mean"], row["seeds"]) for row in report.means]
     assert rows == [("fast", "3", "2"), ("slow", "30", "2")]
-    write_run(tmp_path / "beside", algorithm="fedasync", delay_mean=10.0)
-    assert {row["arm"]: row["delay_mean"] for row in Report(tmp_path).means} == {
+    write_run(tmp_path / "beside", algorithm="fedasync", **{"delay.mean": 10.0})
+    assert {row["arm"]: row["delay.mean"] for row in Report(tmp_path).means} == {
         "slow": "30",
         "fast": "3",
         "fedasync": "10",
     }
+
+
+def arms_of_one_command(tmp_path, sweep=(), **worlds):
+    """The runs of a sweep whose arms ``slow`` and ``fast`` have these values, each, of the settings ``worlds``."""
+    folder = tmp_path / grid.folder(dict(sweep))
+    for number, label in enumerate(("slow", "fast")):
+        own = {name: values[number] for name, values in worlds.items()}
+        for seed in ("0", "1"):
+            run = folder / f"{label}-seed{seed}"
+            write_run(run, **dict(sweep), **own, seed=seed, config={"label": label})
+    arms = {label: {"algorithm": "fedbuff"} for label in ("slow", "fast")}
+    write_json(
+        tmp_path / "sweep.json",
+        {"format": FORMAT, "arms": arms, "sweep": {name: [value] for name, value in dict(sweep).items()}},
+    )
+
+
+ARGUMENTS = {
+    "delay.mean": (30.0, 3.0),
+    "delay.sigma": (0.5, 2.0),
+    "partition.alpha": (0.1, 1.0),
+    "partition.seed": (3, 4),
+}
+
+
+@pytest.mark.parametrize(("name", "values"), ARGUMENTS.items())
+def test_worlds_that_differ_in_one_argument_of_a_call_are_told_as_worlds(name, values, tmp_path):
+    arms_of_one_command(tmp_path, **{name: values})
+    report = Report(tmp_path)
+    assert f"Runs live in different worlds: each row says which, by {name}. Runs of" in report.said
+    rows = {(row["arm"], row[name], row["seeds"]) for row in report.means}
+    assert rows == {("slow", grid.written(values[0]), "2"), ("fast", grid.written(values[1]), "2")}
+
+
+def test_runs_that_differ_in_no_argument_live_in_one_world(tmp_path):
+    arms_of_one_command(tmp_path, learning_rate=(0.1, 0.3))
+    assert "different worlds" not in Report(tmp_path).said
+
+
+@pytest.mark.parametrize(("name", "values"), ARGUMENTS.items())
+def test_arms_that_differ_in_one_argument_of_a_call_have_their_accuracy_picture(
+    name, values, tmp_path, monkeypatch
+):
+    arms_of_one_command(tmp_path, {"batch_size": 4}, **{name: values})
+    drawn, labels = figures.curves, []
+
+    def curves(arms, target):
+        labels.extend(arm.label for arm in arms)
+        return drawn(arms, target)
+
+    monkeypatch.setattr(figures, "curves", curves)
+    assert figures.draw_sweep(tmp_path, seed_means.by_arm(reader.find_runs(tmp_path)), 0.9) == []
+    assert (tmp_path / "batch_size=4" / "accuracy.png").is_file()
+    assert set(labels) == {
+        f"{label}, {name} = {grid.written(value)}"
+        for label, value in zip(("slow", "fast"), values, strict=True)
+    }
+
+
+def test_a_folder_whose_runs_differ_beside_the_world_has_no_accuracy_picture(tmp_path):
+    for seed, rate in enumerate((0.1, 0.3)):
+        folder = tmp_path / "batch_size=4" / f"fedbuff-seed{seed}"
+        write_run(folder, batch_size=4, learning_rate=rate, seed=str(seed), **{"delay.mean": 3.0 + seed})
+    figures.draw_sweep(tmp_path, seed_means.by_arm(reader.find_runs(tmp_path)), 0.9)
+    assert not (tmp_path / "batch_size=4" / "accuracy.png").exists()
+
+
+def test_a_swept_call_with_arguments_names_its_condition(tmp_path):
+    """Its folder has the call as it was typed, its runs have it with every argument."""
+    for delay in ("gamma(2,shape=3)", "exponential"):
+        condition = {"delay": delay, "learning_rate": 1.0}
+        for seed in ("0", "1"):
+            write_run(tmp_path / grid.folder(condition) / f"fedbuff-seed{seed}", **condition, seed=seed)
+    report = Report(tmp_path)
+    rows = [(row["delay"], row["learning_rate"], row["seeds"]) for row in report.means]
+    assert sorted(rows) == [("exponential", "1", "2"), ("gamma(2,shape=3)", "1", "2")]
+    assert "under 2 conditions (delay, learning_rate)." in report.said
+
+
+def test_a_folder_whose_call_no_run_has_names_no_condition(tmp_path):
+    for there, delay in (("gamma(2,shape=3)", "gamma(2,shape=4)"), ("exponential", "exponential")):
+        folder = tmp_path / grid.folder({"delay": there, "learning_rate": 1.0}) / "fedbuff-seed0"
+        write_run(folder, delay=delay, learning_rate=1.0)
+    rows = [row.get("delay.shape") for row in Report(tmp_path).means]
+    assert set(rows) == {"4", "none"}
 
 
 # The same in all runs
@@ -274,17 +364,17 @@ def test_what_is_the_same_in_all_runs_is(tmp_path):
 
 
 def test_every_value_that_is_told_to_be_common_is_in_every_file(tmp_path):
-    write_run(tmp_path / "a", seed="0", model="softmax", delay_mean=2.0)
-    write_run(tmp_path / "b", seed="1", model="softmax", delay_mean=2.0)
-    write_run(tmp_path / "c", seed="0", algorithm="fedasync", model="softmax", delay_mean=3.0)
+    write_run(tmp_path / "a", seed="0", model="softmax", **{"delay.mean": 2.0})
+    write_run(tmp_path / "b", seed="1", model="softmax", **{"delay.mean": 2.0})
+    write_run(tmp_path / "c", seed="0", algorithm="fedasync", model="softmax", **{"delay.mean": 3.0})
     report = Report(tmp_path)
     cells = report.same_in_all
     assert cells["model"] == "softmax"
-    assert "delay_mean" not in cells
+    assert "delay.mean" not in cells
     for name in "abc":
         config = json.loads((tmp_path / name / "config.json").read_text())
         for setting, value in cells.items():
-            assert value == grid.written(config[setting])
+            assert value == grid.written(calls.flattened(config)[setting])
 
 
 # The same settings and seed
@@ -309,8 +399,8 @@ def test_the_run_that_was_stopped_later_counts(tmp_path):
 
 
 def test_another_run_has_the_same_settings_and_seed_only_if_it_has(tmp_path):
-    write_run(tmp_path / "1" / "dirichlet_alpha=0.3" / "fedbuff-seed0", batch_size=8)
-    write_run(tmp_path / "2" / "dirichlet_alpha=0.3" / "fedbuff-seed0", batch_size=16)
+    write_run(tmp_path / "1" / "partition.alpha=0.3" / "fedbuff-seed0", batch_size=8)
+    write_run(tmp_path / "2" / "partition.alpha=0.3" / "fedbuff-seed0", batch_size=16)
     report = Report(tmp_path)
     assert "another run has the same" not in report.said
     assert len(report.means) == 2
@@ -393,7 +483,7 @@ def test_of_many_differences_a_row_names_the_unusual_ones(tmp_path):
         "delay": ("log_normal", "pareto"),
         "failure_rate": (0.0, 0.1),
         "model": ("mlp", "softmax"),
-        "dirichlet_alpha": (0.3, 0.1),
+        "partition.alpha": (0.3, 0.1),
     }
     random = np.random.default_rng(0)
     for number in range(40):
@@ -402,11 +492,14 @@ def test_of_many_differences_a_row_names_the_unusual_ones(tmp_path):
         sizes = {"buffer_size": 10 if algorithm == "fedbuff" else 1}
         write_run(tmp_path / f"{number:02d}", algorithm=algorithm, seed=str(number % 3), **sizes, **unusual)
     runs = reader.find_runs(tmp_path)
-    usual = usual_values(runs, [*names, "buffer_size"])
+    flattened = [dataclasses.replace(run, config=calls.flattened(run.config)) for run in runs]
+    names |= {"delay.sigma": (1.0, None), "delay.shape": (None, 2.5)}
+    usual = usual_values(flattened, [*names, "buffer_size"])
     for arm in seed_means.by_arm(runs):
         for run in arm.runs:
+            config = calls.flattened(run.config)
             for name in (*names, "buffer_size"):
-                assert arm.condition.get(name, usual[run.label, name]) == run.config[name]
+                assert arm.condition.get(name, usual[run.label, name]) == config.get(name)
             assert "buffer_size" not in arm.condition, "what follows from the algorithm is usual for it"
     report = Report(tmp_path)
     cells = {row["settings"] for row in report.means}
@@ -414,7 +507,8 @@ def test_of_many_differences_a_row_names_the_unusual_ones(tmp_path):
     assert any(text.count(" = ") == 2 for text in cells)
     assert "Of several values the first is the usual one" in report.said
     (fedbuff,) = [row for row in report.table("algorithm", "model", "delay") if row["algorithm"] == "fedbuff"]
-    assert (fedbuff["delay"], fedbuff["model"]) == ("log_normal or pareto", "mlp or softmax")
+    assert fedbuff["delay"] == "log_normal(mean=1.0, sigma=1.0) or pareto(mean=1.0, shape=2.5)"
+    assert fedbuff["model"] == "mlp or softmax"
 
 
 # Markdown

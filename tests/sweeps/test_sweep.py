@@ -1,5 +1,6 @@
 """Sweeps: what is run, that a stopped one equals one that was not, several processes, the table, what is refused."""
 
+import itertools
 import json
 import shutil
 
@@ -10,7 +11,7 @@ from run_again import assert_same, at_step, ctrl_c
 from waiting import until
 
 from jafl.base.errors import SettingError
-from jafl.config import grid, presets
+from jafl.config import calls, grid, presets
 from jafl.config.arms import Override
 from jafl.config.settings import Settings
 from jafl.runs.directory import reader, tables
@@ -30,9 +31,9 @@ SMALL = Settings(
     evaluate_every=10,
     target_accuracy=0.5,
 )
-SWEEP = "dirichlet_alpha=0.1,10;delay_sigma=0.5,2"
+SWEEP = "partition.alpha=0.1,10;delay.sigma=0.5,2"
 FOLDERS = [
-    f"dirichlet_alpha={alpha},delay_sigma={sigma}" for alpha in ("0.1", "10") for sigma in ("0.5", "2")
+    f"partition.alpha={alpha},delay.sigma={sigma}" for alpha in ("0.1", "10") for sigma in ("0.5", "2")
 ]
 
 
@@ -58,13 +59,14 @@ def test_every_run_is_there_and_is_that_of_its_condition(whole):
             for seed in range(3):
                 run_there = reader.read_run(folder / name / f"{algorithm}-seed{seed}")
                 entries = grid.condition(name)
-                assert {key: run_there.config[key] for key in entries} == entries
+                config = calls.flattened(run_there.config)
+                assert {key: config[key] for key in entries} == entries
                 assert (run_there.config["algorithm"], run_there.config["seed"]) == (algorithm, str(seed))
 
 
 def test_a_cell_is_what_a_run_with_its_settings_leaves(whole, tmp_path):
-    settings = Settings(
-        **{**SMALL.__dict__, "dirichlet_alpha": 10.0, "delay_sigma": 2.0, "seed": "1", "algorithm": "fedavgm"}
+    settings = SMALL.changed(
+        {"partition.alpha": 10.0, "delay.sigma": 2.0, "seed": "1", "algorithm": "fedavgm"}
     )
     run(settings, tmp_path / "run", show=lambda line: None, pictures=False)
     assert_same(tmp_path / "run", whole[0] / FOLDERS[3] / "fedavgm-seed1")
@@ -106,17 +108,17 @@ def test_a_finished_sweep_runs_nothing_and_more_values_only_themselves(tmp_path)
         return at_step(1000, ctrl_c)(path, None, 0)
 
     for sweep, changes, new in (
-        ("delay_sigma=0.5", {}, ["delay_sigma=0.5/fedbuff-seed0"]),
-        ("delay_sigma=0.5", {}, []),
-        ("delay_sigma=2,0.5", {}, ["delay_sigma=2/fedbuff-seed0"]),
-        ("delay_sigma=0.5", {"seed": "0,1"}, ["delay_sigma=0.5/fedbuff-seed1"]),
+        ("delay.sigma=0.5", {}, ["delay.sigma=0.5/fedbuff-seed0"]),
+        ("delay.sigma=0.5", {}, []),
+        ("delay.sigma=2,0.5", {}, ["delay.sigma=2/fedbuff-seed0"]),
+        ("delay.sigma=0.5", {"seed": "0,1"}, ["delay.sigma=0.5/fedbuff-seed1"]),
     ):
         begun.clear()
         changed = Settings(**{**settings.__dict__, **changes})
         outcome = quiet(changed, sweep, tmp_path / "sweep", trackers=[count])
         assert begun == new
     content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
-    assert (content["sweep"], content["seed"]) == ({"delay_sigma": [0.5, 2.0]}, "0,1")
+    assert (content["sweep"], content["seed"]) == ({"delay.sigma": [0.5, 2.0]}, "0,1")
     assert [row["seeds"] for row in outcome.rows] == [2, 1]
 
 
@@ -125,7 +127,7 @@ def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path
     settings = {**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0,1,2", "client_trips": 1500}
     folder, logs = tmp_path / "sweep", [tmp_path / "first.txt", tmp_path / "second.txt"]
     first, second = (
-        killed.start_sweep(settings, "dirichlet_alpha=0.1,10", folder, str(log), "never") for log in logs
+        killed.start_sweep(settings, "partition.alpha=0.1,10", folder, str(log), "never") for log in logs
     )
     until(lambda: all(log.exists() for log in logs))
     first.kill()
@@ -143,15 +145,15 @@ def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path
 
 def test_a_locked_run_is_left_to_its_process(tmp_path):
     settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"})
-    cell, said = tmp_path / "sweep" / "delay_sigma=2" / "fedbuff-seed0", []
+    cell, said = tmp_path / "sweep" / "delay.sigma=2" / "fedbuff-seed0", []
     cell.mkdir(parents=True)
-    quiet(settings, "delay_sigma=0.5", tmp_path / "sweep")
+    quiet(settings, "delay.sigma=0.5", tmp_path / "sweep")
     with directory_lock(cell) as acquired:
         assert acquired
-        outcome = quiet(settings, "delay_sigma=0.5,2", tmp_path / "sweep", show=said.append)
+        outcome = quiet(settings, "delay.sigma=0.5,2", tmp_path / "sweep", show=said.append)
     assert outcome.statuses == {"finished": 1}
     assert any("1 runs are not over" in line for line in said)
-    assert quiet(settings, "delay_sigma=0.5,2", tmp_path / "sweep").statuses == {"finished": 2}
+    assert quiet(settings, "delay.sigma=0.5,2", tmp_path / "sweep").statuses == {"finished": 2}
 
 
 # Arms with labels of their own
@@ -163,8 +165,8 @@ ARMS = {
     "gradients": {"algorithm": "asgd", "server_steps": 20},
 }
 OVERRIDES = [
-    Override({"delay_sigma": 2.0}, "gradients", {"server_learning_rate": 0.5}),
-    Override({"delay_sigma": 2.0}, None, {"batch_size": 4}),
+    Override({"delay.sigma": 2.0}, "gradients", {"server_learning_rate": 0.5}),
+    Override({"delay.sigma": 2.0}, None, {"batch_size": 4}),
 ]
 
 
@@ -173,7 +175,7 @@ def armed(tmp_path_factory):
     """(folder, outcome) of a sweep of these arms."""
     folder = tmp_path_factory.mktemp("armed") / "sweep"
     settings = Settings(**{**SMALL.__dict__, "seed": "0,1"})
-    outcome = quiet(settings, "delay_sigma=0.5,2", folder, arms=ARMS, overrides=OVERRIDES, pictures=None)
+    outcome = quiet(settings, "delay.sigma=0.5,2", folder, arms=ARMS, overrides=OVERRIDES, pictures=None)
     return folder, outcome
 
 
@@ -182,7 +184,7 @@ def test_arms_are_crossed_with_conditions_and_seeds(armed):
     folder, outcome = armed
     assert outcome.statuses == {"finished": 12}
     assert [row["label"] for row in outcome.rows] == list(ARMS) * 2
-    names = {path.name for path in (folder / "delay_sigma=2").iterdir() if path.is_dir()}
+    names = {path.name for path in (folder / "delay.sigma=2").iterdir() if path.is_dir()}
     assert names == {
         f"{label}-seed{seed}"
         for label in ("FedBuff, K = 5", "FedBuff%2FK=10 %7C wide", "gradients")
@@ -190,21 +192,21 @@ def test_arms_are_crossed_with_conditions_and_seeds(armed):
     }
     found = {(one.label, one.path.parent.name): one.config for one in reader.find_runs(folder)}
     settled = {key: (one["algorithm"], one["buffer_size"], one["batch_size"]) for key, one in found.items()}
-    assert settled["FedBuff, K = 5", "delay_sigma=2"] == ("fedbuff", 5, 4)
-    assert settled["FedBuff/K=10 | wide", "delay_sigma=0.5"] == ("fedbuff", 10, 8)
-    gradients = found["gradients", "delay_sigma=2"]
+    assert settled["FedBuff, K = 5", "delay.sigma=2"] == ("fedbuff", 5, 4)
+    assert settled["FedBuff/K=10 | wide", "delay.sigma=0.5"] == ("fedbuff", 10, 8)
+    gradients = found["gradients", "delay.sigma=2"]
     assert (gradients["server_learning_rate"], gradients["server_steps"]) == (0.5, 20)
     assert gradients["client_trips"] is None, "the other budget has gone"
     assert (
-        found["gradients", "delay_sigma=0.5"]["server_learning_rate"]
+        found["gradients", "delay.sigma=0.5"]["server_learning_rate"]
         == (presets.PRESETS["asgd"]["server_learning_rate"])
     )
-    assert (folder / "delay_sigma=2" / "accuracy.png").is_file()
+    assert (folder / "delay.sigma=2" / "accuracy.png").is_file()
 
 
 @pytest.mark.full
 def test_an_arm_is_what_a_run_with_its_settings_leaves(armed, tmp_path):
-    cell = armed[0] / "delay_sigma=2" / "FedBuff, K = 5-seed1"
+    cell = armed[0] / "delay.sigma=2" / "FedBuff, K = 5-seed1"
     settings = Settings.from_file(str(cell / "config.json"))
     run(settings, tmp_path / "run", show=lambda line: None, pictures=False)
     config = json.loads((cell / "config.json").read_text())
@@ -220,7 +222,7 @@ def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
     settings, more = Settings(**{**SMALL.__dict__, "seed": "0,1"}), {"fourth": {"algorithm": "fedasync"}}
     same = {"arms": ARMS, "overrides": OVERRIDES}
     other = {**ARMS, "FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 6}}
-    sweep = "delay_sigma=0.5,2"
+    sweep = "delay.sigma=0.5,2"
     for changes, message in (
         ({**same, "arms": other}, "the arm 'FedBuff, K = 5': buffer_size: was 5, is 6"),
         ({**same, "overrides": []}, "overrides of gradients: was .*, is None"),
@@ -401,12 +403,33 @@ def test_runs_of_any_directory_are_grouped_by_what_differs(tmp_path):
 @pytest.mark.parametrize(
     "text, values",
     [
-        ("dirichlet_alpha=0.1,1", {"dirichlet_alpha": [0.1, 1.0]}),
+        ("partition.alpha=0.1,1", {"partition.alpha": [0.1, 1]}),
         (" buffer_size = 5 , none ; ", {"buffer_size": [5, None]}),
         ("cancel_at_step=true,False;delay=pareto", {"cancel_at_step": [True, False], "delay": ["pareto"]}),
         ("hidden_sizes='64,32','8'", {"hidden_sizes": ["64,32", "8"]}),
-        ("label_groups='10:4-9;5:0-3'", {"label_groups": ["10:4-9;5:0-3"]}),
+        ("richest_last='0-2;7'", {"richest_last": ["0-2;7"]}),
+        (
+            "partition=label_groups([(10, [4, 9]), (5, [0])]),iid",
+            {"partition": ["label_groups([(10, [4, 9]), (5, [0])])", "iid"]},
+        ),
+        ("dropout=clients([3, 7], time=5),nobody", {"dropout": ["clients([3, 7], time=5)", "nobody"]}),
+        (
+            "availability=diurnal(24, share=0.5),read_availability('a,b;c.csv', 9)",
+            {"availability": ["diurnal(24, share=0.5)", "read_availability('a,b;c.csv', 9)"]},
+        ),
         ("rule_arguments=aced.active_steps=10", {"rule_arguments": ["aced.active_steps=10"]}),
+        ("delay.mean=1,2.5", {"delay.mean": [1, 2.5]}),
+        (
+            "delay=gamma(2, shape=3),groups([(4, exponential(5)), (6, constant)]);delay.mean=1",
+            {
+                "delay": ["gamma(2, shape=3)", "groups([(4, exponential(5)), (6, constant)])"],
+                "delay.mean": [1],
+            },
+        ),
+        (
+            "delay=duration_trace('a;b,c.csv'),exponential;buffer_size=2",
+            {"delay": ["duration_trace('a;b,c.csv')", "exponential"], "buffer_size": [2]},
+        ),
     ],
 )
 def test_sweeps_as_text_and_as_folders(text, values):
@@ -420,16 +443,62 @@ def test_sweeps_as_text_and_as_folders(text, values):
         ]
 
 
+ONCE = "once_per_client(log_normal)"  # the default
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (
+            {"delay.law": "exponential", "delay.law.mean": 3, "delay.mean": 4},
+            "Write the whole value of delay.",
+        ),
+        (
+            {"delay.sigma": 0.5, "delay.law": "gamma"},
+            "delay.sigma: once_per_client(law=gamma(mean=1.0, shape=2.5))",
+        ),
+    ],
+)
+def test_an_argument_is_never_lost_because_another_takes_its_calls_place(values, message):
+    """In whichever order they come: a run without a word about the mean that was asked for is another run."""
+    for names in itertools.permutations(values):
+        with pytest.raises(SettingError) as refused:
+            Settings.from_mapping({name: values[name] for name in names})
+        assert message in str(refused.value)
+        with pytest.raises(SettingError, match="^(With .*: )?delay[.]"):
+            Settings().changed({name: values[name] for name in names})
+
+
+def test_arguments_of_calls_that_leave_each_other_alone_are_both_kept():
+    values = {"delay": "once_per_client(gamma)", "delay.shape": 4, "delay.mean": 3}
+    whole = "once_per_client(law=gamma(mean=3.0, shape=4.0))"
+    for names in itertools.permutations(other := {"delay.mean": 3, "delay.law": "exponential"}):
+        settings = Settings.from_mapping({name: other[name] for name in names})
+        assert (
+            calls.grammar("delay").completed(settings.delay) == "once_per_client(law=exponential(mean=3.0))"
+        )
+    for names in itertools.permutations(values):
+        settings = Settings.from_mapping({name: values[name] for name in names})
+        assert calls.grammar("delay").completed(settings.delay) == whole
+
+
+def test_conditions_whose_arguments_exclude_each_other_are_refused(tmp_path):
+    for sweep in ("delay.mean=3;delay.law.mean=4", "delay.law.mean=4;delay.mean=3"):
+        with pytest.raises(SettingError, match="Write the whole value of delay"):
+            quiet(SMALL, sweep, tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_a_folder_in_words_for_readers():
     condition = {
         "richest_last": "",
-        "delay_groups": "4:exponential(0.5);1:exponential(5)",
-        "dirichlet_alpha": 0.1,
+        "delay": "groups([(4, exponential(0.5)), (1, exponential(5))])",
+        "partition.alpha": 0.1,
     }
     name = grid.folder(condition)
     assert "%28" in name
     assert grid.readable(name) == (
-        "richest_last=(empty), delay_groups=4:exponential(0.5);1:exponential(5), dirichlet_alpha=0.1"
+        "richest_last=(empty), delay=groups([(4, exponential(0.5)), (1, exponential(5))]), partition.alpha=0.1"
     )
     assert grid.readable("") == ""
 
@@ -437,18 +506,37 @@ def test_a_folder_in_words_for_readers():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("dirichlet_alfa=1", "Did you mean 'dirichlet_alpha'?"),
-        ("dirichlet_alpha=much", "dirichlet_alpha in sweep is 'much', but must be a number."),
+        ("failure_rat=1", "Did you mean 'failure_rate'?"),
+        ("failure_rate=much", "failure_rate in sweep is 'much', but must be a number."),
+        ("dirichlet_alpha=1", "'dirichlet_alpha' in sweep is not the name of a setting."),
+        ("partitoin.alpha=1", "Did you mean 'partition.alpha'?"),
+        (
+            "partition.alfa=1",
+            "has no argument 'alfa'; it has alpha, seed, equal_sizes. Did you mean 'alpha'?",
+        ),
+        ("partition.alpha=much", "partition.alpha is 'much', but must be a number."),
         ("buffer_size=2.5", "buffer_size in sweep is '2.5', but must be a whole number"),
         ("cancel_at_step=yes", "cancel_at_step in sweep is 'yes', but must be true or false."),
         ("algorithm=fedbuff,fedavg", "write --algorithm=fedbuff,fedavg"),
-        ("delay_mean=1,1", "without repetitions"),
-        ("delay_mean=1,1.0", "without repetitions"),
-        ("delay_mean=1;delay_mean=2", "names delay_mean twice"),
-        ("delay_mean", "setting=value,value,..."),
-        ("delay_mean=", "at least one value"),
+        ("delay.mean=1,1", "without repetitions"),
+        ("delay.mean=1,1.0", "without repetitions"),
+        ("delay.mean=1;delay.mean=2", "names delay.mean twice"),
+        ("delay.mean", "setting=value,value,..."),
+        ("delay.mean=", "at least one value"),
         ("", "setting=value,value,..."),
-        (f"delay={'x' * 300}", "at most 255 bytes"),
+        ("delay=exponential,pareto,exponential", "without repetitions"),
+        (
+            "delay=exponential,exponential(1)",
+            "delay in sweep is 'exponential,exponential(1)', but must be without rep",
+        ),
+        ("delay=gamma(shape=2.5),gamma(1.0)", "without repetitions"),
+        ("partition=dirichlet,iid,dirichlet(0.3)", "without repetitions"),
+        ("dropout=fraction(0.5, time=3),fraction(time=3.0, fraction=0.5)", "without repetitions"),
+        ("delay.maen=1", "has no argument 'maen'; it has law, mean, sigma. Did you mean 'mean'?"),
+        ("delay.mean=much", "delay.mean is 'much', but must be a number."),
+        ("delay=gamma(2,3", "delay is 'gamma(2,3', but must be a name, or a call such as"),
+        ("seed.mean=1", "'seed.mean' in sweep is not the name of a setting."),
+        (f"delay=groups([{', '.join(['(1, exponential(5))'] * 15)}])", "at most 255 bytes"),
     ],
 )
 def test_sweeps_that_cannot_work_are_refused_before_anything_is_written(text, message, tmp_path):
@@ -461,8 +549,8 @@ def test_sweeps_that_cannot_work_are_refused_before_anything_is_written(text, me
 @pytest.mark.parametrize(
     "changes, sweep, message",
     [
-        ({}, "delay_sigma=0.5,-1", "With delay_sigma=-1: delay_sigma is -1.0"),
-        ({"baseline": "fedbuf"}, "delay_sigma=0.5", "Did you mean 'fedbuff'?"),
+        ({}, "delay.sigma=0.5,-1", "With delay.sigma=-1: delay.sigma is -1.0"),
+        ({"baseline": "fedbuf"}, "delay.sigma=0.5", "Did you mean 'fedbuff'?"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_before_anything_is_run(changes, sweep, message, tmp_path):
@@ -476,8 +564,8 @@ def test_another_sweep_in_the_directory_is_refused_with_the_differences(whole):
     others = Settings(**{**SMALL.__dict__, "learning_rate": 0.5})
     with pytest.raises(SettingError, match="learning_rate: was None, is 0.5"):
         quiet(others, SWEEP, whole[0])
-    with pytest.raises(SettingError, match="swept: were dirichlet_alpha, delay_sigma, are delay_sigma"):
-        quiet(SMALL, "delay_sigma=0.5,2", whole[0])
+    with pytest.raises(SettingError, match="swept: were partition.alpha, delay.sigma, are delay.sigma"):
+        quiet(SMALL, "delay.sigma=0.5,2", whole[0])
     with pytest.raises(SettingError, match="holds a sweep"):
         run(SMALL, whole[0], overwrite=True)
 

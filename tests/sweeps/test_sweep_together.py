@@ -33,7 +33,7 @@ SMALL = {
     "client_trips": 60,
     "evaluate_every": 10,
 }
-SWEEP = "dirichlet_alpha=0.1,10"
+SWEEP = "partition.alpha=0.1,10"
 WILD = {
     "tame": {"algorithm": "fedbuff"},
     "wild": {"algorithm": "fedbuff", "learning_rate": 1e3, "server_learning_rate": 1e38},
@@ -146,7 +146,7 @@ def test_ctrl_c_in_the_middle_and_on(whole, tmp_path):
     done = quiet({}, SWEEP, folder, trackers=[stop])
     assert done.statuses == {"interrupted": 6}
     assert done.left == 6
-    kept = folder / "dirichlet_alpha=0.1" / "fedbuff-seed0" / "checkpoints_together"
+    kept = folder / "partition.alpha=0.1" / "fedbuff-seed0" / "checkpoints_together"
     assert any(path.name.isdigit() for path in kept.glob("*"))
     begun = []
 
@@ -239,13 +239,13 @@ def test_seeds_and_values_that_are_added_go_with_those_added_at_the_same_time(wh
     assert quiet({"seed": "3,4"}, SWEEP, folder).statuses == {"finished": 10}
     assert all(file.stat().st_mtime_ns == when for file, when in before.items()), "a finished run was touched"
     found = summaries(folder)
-    assert [found[f"dirichlet_alpha=10/fedbuff-seed{n}"]["trained_together"] for n in range(5)] == [6] * 3 + [
+    assert [found[f"partition.alpha=10/fedbuff-seed{n}"]["trained_together"] for n in range(5)] == [6] * 3 + [
         4
     ] * 2
     # Of runs that were requested together, a part trains with all of them.
     other = tmp_path / "other"
     quiet({}, SWEEP, other, trackers=[stop])
-    quiet({"seed": "0"}, "dirichlet_alpha=10", other)
+    quiet({"seed": "0"}, "partition.alpha=10", other)
     assert_same(other, whole)
 
 
@@ -293,9 +293,9 @@ def test_two_processes_never_train_the_same_group(tmp_path):
 
 @pytest.mark.full
 def test_a_batch_with_a_locked_run_is_left_to_its_process(tmp_path):
-    cell = tmp_path / "sweep" / "dirichlet_alpha=10" / "fedbuff-seed2"
+    cell = tmp_path / "sweep" / "partition.alpha=10" / "fedbuff-seed2"
     cell.mkdir(parents=True)
-    quiet({"seed": "7"}, "dirichlet_alpha=100", tmp_path / "sweep")
+    quiet({"seed": "7"}, "partition.alpha=100", tmp_path / "sweep")
     with directory_lock(cell) as acquired:
         assert acquired
         outcome = quiet({}, SWEEP, tmp_path / "sweep")
@@ -310,7 +310,7 @@ def test_a_run_that_was_begun_alone_goes_on_alone(tmp_path):
     quiet({}, SWEEP, tmp_path / "sweep", runs_together="never", trackers=[stop])
     assert quiet({}, SWEEP, tmp_path / "sweep").statuses == {"finished": 6}
     found = summaries(tmp_path / "sweep")
-    assert [found[f"dirichlet_alpha=0.1/fedbuff-seed{n}"]["trained_together"] for n in range(3)] == [1, 1, 6]
+    assert [found[f"partition.alpha=0.1/fedbuff-seed{n}"]["trained_together"] for n in range(3)] == [1, 1, 6]
     assert not list((tmp_path / "sweep").rglob("checkpoints*"))
 
 
@@ -318,7 +318,7 @@ def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
     stop, said = stop_at(6, "fedbuff-seed1"), []
     folder = tmp_path / "sweep"
     quiet({}, SWEEP, folder, trackers=[stop])
-    kept = folder / "dirichlet_alpha=0.1" / "fedbuff-seed0" / "checkpoints_together"
+    kept = folder / "partition.alpha=0.1" / "fedbuff-seed0" / "checkpoints_together"
     (state,) = kept.glob("*/state/metadata")
     state.write_text(state.read_text().replace("fedbuff-seed2", "fedbuff-seed9"))
     checksums.write(state.parent.parent)  # it is whole, but of others
@@ -358,24 +358,26 @@ def test_what_goes_together():
     of = batches({"seed": "0,1,2,3"}, {"learning_rate": [0.1, 0.2, 0.3, 0.4, 0.5]})
     assert len(of) == 4, "those over one schedule go together"
     assert all(len({name.rpartition("-")[2] for name in batch}) == 1 and len(batch) == 5 for batch in of)
-    assert [len(batch) for batch in batches({"seed": "0,1,2,3,4,5"}, {"dirichlet_alpha": [0.1, 1.0]})] == [
+    assert [len(batch) for batch in batches({"seed": "0,1,2,3,4,5"}, {"partition.alpha": [0.1, 1.0]})] == [
         6,
         6,
     ]
+    assert [len(batch) for batch in batches({}, {"delay.sigma": [0.5, 1.0]})] == [6]
+    assert [len(batch) for batch in batches({}, {"delay": ["exponential", "gamma"]})] == [3, 3]
     assert [len(batch) for batch in batches({}, {"buffer_size": [4, 5]})] == [3, 3]
     assert [len(batch) for batch in batches({}, {"synthetic_alpha": [0.5, 1.0]})] == [6]
     synthetic = {"dataset": "synthetic", "client_trips": 60}
     assert [len(batch) for batch in batches(synthetic, {"synthetic_alpha": [0.5, 1.0]})] == [3, 3], (
         "other data"
     )
-    assert {len(batch) for batch in batches({"decompose_steps": 2}, {"dirichlet_alpha": [0.1]})} == {1}
-    assert {len(batch) for batch in batches({}, {"dirichlet_alpha": [0.1]}, share_programs=False)} == {1}
+    assert {len(batch) for batch in batches({"decompose_steps": 2}, {"partition.alpha": [0.1]})} == {1}
+    assert {len(batch) for batch in batches({}, {"partition.alpha": [0.1]}, share_programs=False)} == {1}
     forwards = batches(
-        {"algorithm": "fedbuff,fedasync", "buffer_size": None}, {"dirichlet_alpha": [0.1, 1.0]}
+        {"algorithm": "fedbuff,fedasync", "buffer_size": None}, {"partition.alpha": [0.1, 1.0]}
     )
     again = batches(
         {"algorithm": "fedbuff,fedasync", "buffer_size": None},
-        {"dirichlet_alpha": [0.1, 1.0]},
+        {"partition.alpha": [0.1, 1.0]},
         backwards=True,
     )
     assert again == forwards[::-1]

@@ -116,7 +116,7 @@ class Scale:
       seeds: of the results.
       search: how settings are found by ``--tune``; None: nothing is searched for.
       tuned: what the search has found: {condition: {label: settings}}, the condition written as its folder,
-        ``dirichlet_alpha=0.1,delay_mean=5``, or "" for all conditions. Left out in a file: it is read from
+        ``partition.alpha=0.1,delay.mean=5``, or "" for all conditions. Left out in a file: it is read from
         ``experiments/tuned``, which ``python -m experiments.harness.report.pages`` writes.
       analysis: how its claims are judged, under the protocol; None: as before the protocol, which decides nothing.
       different_worlds: why arms live in different worlds (data, partition, delays, presence, failures, dropout) under

@@ -105,9 +105,9 @@ CLIENTS, UNDER_WAY = 100, 20  # table a.4: all clients, and those of a buffered 
 
 
 def slow_fifth(clients: int, beta: float) -> str:
-    """``delay_groups`` in which the last fifth of the clients has mean beta, the others 0.5."""
+    """The delay in which the last fifth of the clients has mean beta, the others 0.5."""
     fifth = clients // 5
-    return f"{clients - fifth}:exponential(0.5);{fifth}:exponential({beta:g})"
+    return f"groups([({clients - fifth}, exponential(0.5)), ({fifth}, exponential({beta:g}))])"
 
 
 SLOW_FIFTH = {beta: slow_fifth(CLIENTS, beta) for beta in (5, 30)}
@@ -119,8 +119,6 @@ DESK_WORLD = {
     "l2": 0.01,
     "num_clients": CLIENTS,
     "partition": "dirichlet",
-    "delay": "groups",
-    "delay_draw": "per_trip",
     "batch_size": 32,
 }
 CORRECTION = 1 / (FOLDS - 1)
@@ -142,10 +140,10 @@ PUBLISHED_ARMS = {
     for label in AS_PUBLISHED
 }
 CONDITIONS: dict[str, list[Any]] = {
-    "dirichlet_alpha": [0.1, 0.3],
-    "delay_groups": list(SLOW_FIFTH.values()),
+    "partition.alpha": [0.1, 0.3],
+    "delay": list(SLOW_FIFTH.values()),
 }
-HARDEST = {"dirichlet_alpha": 0.1, "delay_groups": SLOW_FIFTH[30]}
+HARDEST = {"partition.alpha": 0.1, "delay": SLOW_FIFTH[30]}
 
 # Factors c of eta = c sqrt(n / T), seven for each rule, as many as in appendix F.4. Softmax needs smaller ones.
 FACTORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -172,8 +170,6 @@ PAPER_WORLD = {
     "model": "resnet18",
     "num_clients": 100,
     "partition": "dirichlet",
-    "delay": "groups",
-    "delay_draw": "per_trip",
     "batch_size": 50,
     "server_steps": STEPS,
     "server_learning_rate": published_rate(100, STEPS),
@@ -211,7 +207,7 @@ ORDER = (
 def panels(world: Condition) -> tuple[Condition, Condition, Condition, Condition]:
     """Figure 2's panels: (skewed and quick, skewed and slow, mild and quick, mild and slow)."""
     skewed_quick, skewed_slow, mild_quick, mild_slow = (
-        {**world, "dirichlet_alpha": alpha, "delay_groups": SLOW_FIFTH[beta]}
+        {**world, "partition.alpha": alpha, "delay": SLOW_FIFTH[beta]}
         for alpha in (0.1, 0.3)
         for beta in (5, 30)
     )
@@ -381,8 +377,8 @@ def scales(world: dict[str, Any], spread: float, source: str) -> dict[str, Scale
 
 
 WORDS: dict[str, dict[Any, str]] = {
-    "dirichlet_alpha": {0.1: "Dirichlet 0.1", 0.3: "Dirichlet 0.3"},
-    "delay_groups": {law: f"beta = {beta}" for beta, law in SLOW_FIFTH.items()},
+    "partition.alpha": {0.1: "Dirichlet 0.1", 0.3: "Dirichlet 0.3"},
+    "delay": {law: f"beta = {beta}" for beta, law in SLOW_FIFTH.items()},
 }
 
 EXPERIMENT = PaperExperiment(

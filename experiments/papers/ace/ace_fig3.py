@@ -43,7 +43,6 @@ from experiments.harness import (
     ACCURACY_MARGIN,
     Analysis,
     Claim,
-    Override,
     PaperExperiment,
     Published,
     Runs,
@@ -92,19 +91,19 @@ def _aced(memory: int, **own: Any) -> dict[str, Any]:
 
 
 SHORT = aced(10)
-FOUR_TIMES = {"server_steps": LONG, "dropout_step": LONG // 2}
+FOUR_TIMES = {"server_steps": LONG, "dropout.server_step": LONG // 2}
 ARMS: dict[str, dict[str, Any]] = {
     ACE: arm(ACE, CLIENTS),
     **{aced(memory): _aced(memory) for memory in MEMORIES},
     CA2FL: arm(CA2FL, UNDER_WAY),
-    CA2FL_TRIPS: arm(CA2FL, UNDER_WAY, server_steps=STEPS // BUFFER, dropout_step=LEAVE // BUFFER),
+    CA2FL_TRIPS: arm(CA2FL, UNDER_WAY, server_steps=STEPS // BUFFER)
+    | {"dropout.server_step": LEAVE // BUFFER},
     VANILLA: arm(VANILLA, CLIENTS),
     ACE + LONGER: arm(ACE, CLIENTS, **FOUR_TIMES),
     **{aced(memory) + LONGER: _aced(memory, **FOUR_TIMES) for memory in (10, 2 * CLIENTS)},
     VANILLA + LONGER: arm(VANILLA, CLIENTS, **FOUR_TIMES),
 }
 LONG_ARMS = [label for label in ARMS if label.endswith(LONGER)]
-NOBODY = Override({"dropout_fraction": 0.0}, None, {"dropout_step": None})
 # What claims have beside their arms: the paper's number, or that they are jafl's own. The figure is at equal steps.
 FIGURE: dict[str, Any] = {"published": "a figure"}
 OWN: dict[str, Any] = {"own": True, "scales": ("desk",)}
@@ -119,7 +118,7 @@ START = dict.fromkeys(ARMS, 0.0224) | {CA2FL: 0.447, CA2FL_TRIPS: 0.283} | dict.
 def _claims(fraction: float, scales: Sequence[str]) -> list[Claim]:
     """What is judged when that share of the clients leaves."""
     where = f"{fraction:.0%} leave"
-    left, nobody_left = ({"dropout_fraction": share} for share in (fraction, 0.0))
+    left, nobody_left = ({"dropout.fraction": share} for share in (fraction, 0.0))
     comparisons = [
         *((f"{SHORT} is above {{worse}}", SHORT, worse, FIGURE) for worse in (ACE, CA2FL, VANILLA)),
         ("flat from 10 to 50", SHORT, aced(50), FLAT),
@@ -160,7 +159,7 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     from jafl.plots.canvas import COLORS, new_figure, per_cent
     from jafl.runs.directory import tables
 
-    fractions = list(dict.fromkeys(condition["dropout_fraction"] for condition in runs.conditions))
+    fractions = list(dict.fromkeys(condition["dropout.fraction"] for condition in runs.conditions))
     long = [label for label in runs.labels if label.endswith(LONGER)]
     memories = [label for label in runs.labels if label.startswith(ACED) and label not in long]
     others = [label for label in runs.labels if label not in long and label not in memories]
@@ -170,7 +169,7 @@ def _pictures(runs: Runs, folder: pathlib.Path) -> None:
     def draw(panel: Any, places: Sequence[float], curves: Mapping[str, Sequence[tuple[str, float]]]) -> None:
         for colour, (name, points) in zip(COLORS, curves.items(), strict=False):
             values = [
-                list(runs.values(label, final_accuracy, {"dropout_fraction": share}).values())
+                list(runs.values(label, final_accuracy, {"dropout.fraction": share}).values())
                 for label, share in points
             ]
             errors = [tables.standard_error(accuracies) or 0.0 for accuracies in values]
@@ -212,9 +211,9 @@ EXPERIMENT = PaperExperiment(
         "paper": Scale(
             settings=PAPER_WORLD
             | {
-                "dirichlet_alpha": 0.3,
-                "delay_groups": SLOW_FIFTH[5],
-                "dropout_step": LEAVE,
+                "partition.alpha": 0.3,
+                "delay": SLOW_FIFTH[5],
+                "dropout": f"fraction(0, server_step={LEAVE})",
                 "evaluate_every": STEPS,  # at the end alone
             },
             arms={
@@ -223,8 +222,7 @@ EXPERIMENT = PaperExperiment(
                 CA2FL: arm(CA2FL, UNDER_WAY, **PAPER_BUFFERED, evaluate_every=STEPS * BUFFER),
                 VANILLA: arm(VANILLA, CLIENTS),
             },
-            conditions={"dropout_fraction": PAPER_FRACTIONS},
-            overrides=[NOBODY],
+            conditions={"dropout.fraction": PAPER_FRACTIONS},
             search=Search(
                 space={"server_learning_rate": published_grid(CLIENTS, STEPS)}, per_condition=False
             ),
@@ -233,15 +231,14 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_WORLD
             | {
                 "server_steps": STEPS,
-                "dropout_step": LEAVE,
-                "dirichlet_alpha": 0.3,
-                "delay_groups": SLOW_FIFTH[5],
+                "dropout": f"fraction(0, server_step={LEAVE})",
+                "partition.alpha": 0.3,
+                "delay": SLOW_FIFTH[5],
                 "richest_last": ANYONE,
             },
             arms=ARMS,
-            conditions={"dropout_fraction": FRACTIONS},
+            conditions={"dropout.fraction": FRACTIONS},
             different_worlds="Clients leave half way through each arm's own budget, which is more steps for some.",
-            overrides=[NOBODY],
             search=Search(
                 space={"server_learning_rate": desk_rates(ACE, STEPS)},
                 spaces={
@@ -271,7 +268,7 @@ EXPERIMENT = PaperExperiment(
     ],
     pictures=_pictures,
     words={
-        "dropout_fraction": {
+        "dropout.fraction": {
             share: f"{100 * share:.0f} % leave" if share else "nobody leaves" for share in PAPER_FRACTIONS
         },
     },

@@ -95,11 +95,11 @@ PAPER_ARMS = {
     VANILLA: arm(VANILLA, 100),
 }
 CONDITIONS: dict[str, list[Any]] = {
-    "dirichlet_alpha": [0.1, 0.3],
-    "delay_groups": list(SLOW_FIFTH.values()),
+    "partition.alpha": [0.1, 0.3],
+    "delay": list(SLOW_FIFTH.values()),
 }
 PANELS = {
-    f"Dirichlet {alpha:g}, beta = {beta}": {"dirichlet_alpha": alpha, "delay_groups": law}
+    f"Dirichlet {alpha:g}, beta = {beta}": {"partition.alpha": alpha, "delay": law}
     for alpha in (0.1, 0.3)
     for beta, law in SLOW_FIFTH.items()
 }

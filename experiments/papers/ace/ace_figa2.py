@@ -82,8 +82,8 @@ SLOW = {beta: slow_fifth(CLIENTS, beta) for beta in (1, 5, 20, 30)}
 DESK_BETAS = (1, 5, 30)
 # Where the search begins: what figure 2 has found, and ACE's rate for ACED.
 START = {ACE: 0.00894, ACED: 0.00894, CA2FL: 0.447, FEDBUFF: 0.224, ADAPTIVE: 0.0224, VANILLA: 0.0224}
-HARD: dict[str, Any] = {"dirichlet_alpha": 0.1, "delay_groups": SLOW[30]}
-EASY: dict[str, Any] = {"dirichlet_alpha": 10.0, "delay_groups": SLOW[1]}
+HARD: dict[str, Any] = {"partition.alpha": 0.1, "delay": SLOW[30]}
+EASY: dict[str, Any] = {"partition.alpha": 10.0, "delay": SLOW[1]}
 
 
 def _loses_more(rule: str) -> str:
@@ -114,14 +114,12 @@ def draw(runs: Runs, folder: pathlib.Path) -> None:
     from jafl.runs.directory import tables
 
     betas = {groups: beta for beta, groups in SLOW.items()}
-    alphas = sorted({condition["dirichlet_alpha"] for condition in runs.conditions})
-    groups = sorted(
-        {condition["delay_groups"] for condition in runs.conditions}, key=lambda name: betas[name]
-    )
+    alphas = sorted({condition["partition.alpha"] for condition in runs.conditions})
+    groups = sorted({condition["delay"] for condition in runs.conditions}, key=lambda name: betas[name])
     shape = (len(groups), len(alphas))
     means, errors, seeds = ({label: np.full(shape, np.nan) for label in runs.labels} for _ in range(3))
     for condition in runs.conditions:
-        place = groups.index(condition["delay_groups"]), alphas.index(condition["dirichlet_alpha"])
+        place = groups.index(condition["delay"]), alphas.index(condition["partition.alpha"])
         for label in runs.labels:
             values = list(runs.values(label, final_accuracy, condition).values())
             means[label][place] = np.mean(values)
@@ -151,8 +149,8 @@ EXPERIMENT = PaperExperiment(
             settings=PAPER_WORLD | {"dataset": "cifar100", "evaluate_every": 5000},  # at the end alone
             arms=PAPER_ARMS,
             conditions={
-                "dirichlet_alpha": PAPER_ALPHAS,
-                "delay_groups": list(SLOW.values()),
+                "partition.alpha": PAPER_ALPHAS,
+                "delay": list(SLOW.values()),
             },
             search=Search(space={"server_learning_rate": published_grid(100, 500)}, per_condition=False),
         ),
@@ -160,8 +158,8 @@ EXPERIMENT = PaperExperiment(
             settings=DESK_WORLD | {"server_steps": STEPS, "richest_last": ANYONE},
             arms=ARMS,
             conditions={
-                "dirichlet_alpha": ALPHAS,
-                "delay_groups": [SLOW[beta] for beta in DESK_BETAS],
+                "partition.alpha": ALPHAS,
+                "delay": [SLOW[beta] for beta in DESK_BETAS],
             },
             search=Search(
                 space={"server_learning_rate": desk_rates(ACE, STEPS)},
@@ -185,7 +183,7 @@ EXPERIMENT = PaperExperiment(
     claims=_claims(),
     pictures=draw,
     words={
-        "dirichlet_alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in PAPER_ALPHAS},
-        "delay_groups": {law: f"beta = {beta}" for beta, law in SLOW.items()},
+        "partition.alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in PAPER_ALPHAS},
+        "delay": {law: f"beta = {beta}" for beta, law in SLOW.items()},
     },
 )

@@ -58,10 +58,10 @@ ARMS: dict[str, dict[str, Any]] = {
     ACED: {"algorithm": "aced", **ACED_OWN},
     ACED_8: {"algorithm": "aced_8bit", **ACED_OWN},
 }
-ALPHAS = {"dirichlet_alpha": [0.1, 0.3]}
+ALPHAS = {"partition.alpha": [0.1, 0.3]}
 RATES = [published_rate(CLIENTS, TRIPS, factor) for factor in (0.05, 0.1)]
 PAIRS = ((ACE_8, ACE), (ACED_8, ACED))
-FASTEST = {"dirichlet_alpha": 0.1, "server_learning_rate": RATES[-1]}
+FASTEST = {"partition.alpha": 0.1, "server_learning_rate": RATES[-1]}
 
 EXPERIMENT = PaperExperiment(
     paper="ACE",
@@ -71,13 +71,13 @@ EXPERIMENT = PaperExperiment(
     scales={
         "paper": Scale(
             settings=PAPER_WORLD
-            | {"delay_groups": SLOW_FIFTH[5], "evaluate_every": 500, "evaluation_examples": 5000},
+            | {"delay": SLOW_FIFTH[5], "evaluate_every": 500, "evaluation_examples": 5000},
             arms=ARMS,
             conditions=ALPHAS,
         ),
         "desk": Scale(
             settings=DESK_WORLD
-            | {"client_trips": TRIPS, "delay_groups": SLOW_FIFTH[5]}
+            | {"client_trips": TRIPS, "delay": SLOW_FIFTH[5]}
             | {"model": "mlp", "hidden_sizes": "32", "l2": 0.001},
             arms=ARMS,
             conditions={**ALPHAS, "server_learning_rate": RATES},
@@ -119,7 +119,7 @@ EXPERIMENT = PaperExperiment(
         ),
     ],
     words={
-        "dirichlet_alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in ALPHAS["dirichlet_alpha"]},
+        "partition.alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in ALPHAS["partition.alpha"]},
         "server_learning_rate": {rate: f"rate {rate:g}" for rate in RATES},
     },
 )

@@ -65,7 +65,7 @@ ALL = (ACE, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
 NOISE, BIAS, DELAY, ERROR = "noise", "bias", "delay", "error"
 MEASURED_STEPS = 12
 ARMS = {rule: arm(rule, CLIENTS) for rule in ALL}
-CONDITIONS: dict[str, list[Any]] = {"dirichlet_alpha": [0.1, 10.0], "delay_groups": list(SLOW_FIFTH.values())}
+CONDITIONS: dict[str, list[Any]] = {"partition.alpha": [0.1, 10.0], "delay": list(SLOW_FIFTH.values())}
 NOTHING = 1e-6  # of the squared gradient: what rounding leaves of a bias that is none
 
 
@@ -89,7 +89,7 @@ def bias_beyond_rounding(run: PastRun) -> float:
     return float(mean_term(run, BIAS) > NOTHING * mean_term(run, "gradient"))
 
 
-SKEWED, MILD = ({"dirichlet_alpha": alpha, "delay_groups": SLOW_FIFTH[30]} for alpha in (0.1, 10.0))
+SKEWED, MILD = ({"partition.alpha": alpha, "delay": SLOW_FIFTH[30]} for alpha in (0.1, 10.0))
 
 
 def grows_more(first: str, second: str, term: str) -> Callable[[Runs], list[float]]:
@@ -199,7 +199,7 @@ EXPERIMENT = PaperExperiment(
     | {"final accuracy": final_accuracy},
     claims=_claims(),
     words={
-        "dirichlet_alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in (0.1, 10.0)},
-        "delay_groups": {law: f"beta = {beta}" for beta, law in SLOW_FIFTH.items()},
+        "partition.alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in (0.1, 10.0)},
+        "delay": {law: f"beta = {beta}" for beta, law in SLOW_FIFTH.items()},
     },
 )

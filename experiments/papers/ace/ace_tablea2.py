@@ -109,7 +109,7 @@ def published(condition: Mapping[str, Any], label: str) -> str:
     """Table a.2's number; a dash on desk size, whose conditions name no model."""
     if "model" not in condition or label not in TABLE:
         return "-"
-    column = ALPHAS.index(condition["dirichlet_alpha"]) + len(ALPHAS) * (condition["model"] == "bert")
+    column = ALPHAS.index(condition["partition.alpha"]) + len(ALPHAS) * (condition["model"] == "bert")
     return f"{TABLE[label][column]} %"
 
 
@@ -131,7 +131,7 @@ def _paper_overrides() -> list[Override]:
             "server_steps": steps,
             "evaluation_examples": evaluated,
             "server_learning_rate": published_rate(clients, steps),
-            "delay_groups": slow_fifth(clients, 5),
+            "delay": slow_fifth(clients, 5),
         }
         overrides.append(Override({"num_clients": clients}, None, settings))
         overrides += [Override({"num_clients": clients}, label, {"concurrency": clients}) for label in SINGLE]
@@ -202,12 +202,10 @@ EXPERIMENT = PaperExperiment(
             settings={
                 "dataset": "newsgroups",
                 "partition": "dirichlet",
-                "delay": "groups",
-                "delay_draw": "per_trip",
                 "batch_size": 32,
             },
             arms=PAPER_ARMS,
-            conditions={"model": list(FOLDERS), "num_clients": [100, 20], "dirichlet_alpha": list(ALPHAS)},
+            conditions={"model": list(FOLDERS), "num_clients": [100, 20], "partition.alpha": list(ALPHAS)},
             overrides=_paper_overrides(),
             search=Search(
                 space={"server_learning_rate": published_grid(CLIENTS, STEPS)}, per_condition=False
@@ -215,10 +213,10 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings={name: value for name, value in DESK_WORLD.items() if name != "l2"}
-            | {"num_clients": CLIENTS, "delay_groups": slow_fifth(CLIENTS, 5), "server_steps": STEPS}
+            | {"num_clients": CLIENTS, "delay": slow_fifth(CLIENTS, 5), "server_steps": STEPS}
             | {"model": "mlp", "hidden_sizes": "32"},
             arms=DESK_ARMS,
-            conditions={"dirichlet_alpha": list(ALPHAS)},
+            conditions={"partition.alpha": list(ALPHAS)},
             search=Search(
                 space={"server_learning_rate": published_grid(CLIENTS, STEPS)},
                 spaces={label: {"server_learning_rate": _desk_rates(label)} for label in DESK_ARMS},
@@ -229,7 +227,7 @@ EXPERIMENT = PaperExperiment(
             seeds=tuple(range(80, 100)),
             analysis=Analysis(
                 primary=f"{ACE} is above {FEDBUFF}, equal steps",
-                under={"dirichlet_alpha": 0.1},
+                under={"partition.alpha": 0.1},
                 seeds=20,
                 margin=ACCURACY_MARGIN,
                 spread=0.065,
@@ -244,6 +242,6 @@ EXPERIMENT = PaperExperiment(
     words={
         "model": {"distilbert": "DistilBERT", "bert": "BERT"},
         "num_clients": {clients: f"{clients} clients" for clients in (100, 20)},
-        "dirichlet_alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in ALPHAS},
+        "partition.alpha": {alpha: f"Dirichlet {alpha:g}" for alpha in ALPHAS},
     },
 )

@@ -89,7 +89,6 @@ WORLD: dict[str, Any] = {
     "num_clients": 4400,
     "concurrency": 100,
     "delay": "half_normal",
-    "delay_draw": "per_trip",
     "local_epochs": 1,
     "batch_size": 8,
     "learning_rate": 1.0,

@@ -43,10 +43,10 @@ from experiments.papers.fedbuff.fedbuff_table1 import FEDAVGM, FEDBUFF, FEWER_TR
 from experiments.papers.fedbuff.fedbuff_table6 import LESS_TIME, MORE, time_to_target
 
 ARMS = fig3.ARMS | {MORE: table1.ARMS[FEDAVGM] | {"over_selection": 0.3}}
-LAW = {"delay": "proportional_to_examples"}
+LAW = {"delay": "proportional_to_examples(mean=1.0)"}
 
 
-WORLD = table1.WORLD | LAW | {"dirichlet_equal_sizes": False}
+WORLD = table1.WORLD | LAW | {"partition.equal_sizes": False}
 
 
 def saved(label: str, few: int, many: int) -> Any:

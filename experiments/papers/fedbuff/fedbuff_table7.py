@@ -69,7 +69,6 @@ WORLD: dict[str, Any] = {
     "concurrency": 100,
     "buffer_size": 10,
     "delay": "half_normal",
-    "delay_draw": "per_trip",
     "local_epochs": 1,
     "batch_size": 64,
     "learning_rate": 10.0,

@@ -56,11 +56,8 @@ ARMS = {
 WORLD = {
     "num_clients": 15,
     "concurrency": 15,
-    "partition": "label_groups",
-    "label_groups": "10:4-9;5:0-3",
-    "delay": "groups",
-    "delay_groups": "10:uniform(1,2);5:uniform(8,12)",
-    "delay_draw": "per_trip",
+    "partition": "label_groups([(10, [4, 5, 6, 7, 8, 9]), (5, [0, 1, 2, 3])])",
+    "delay": "groups([(10, uniform(1, 2)), (5, uniform(8, 12))])",
     "buffer_size": 5,
     "local_steps": 1,
     "batch_size": 32,

@@ -63,7 +63,7 @@ def _claims() -> list[Claim]:
                     rival,
                     measure=measure,
                     margin=margin,
-                    under={"labels_per_client": number},
+                    under={"partition.labels_per_client": number},
                     expected="equivalent" if is_tie else "better",
                     published=(
                         printed(WKAFL, rival, "cifar10", [number])
@@ -85,7 +85,7 @@ EXPERIMENT = PaperExperiment(
         "paper": Scale(
             settings=PAPER_SETTINGS | ON_CIFAR | {"dataset": "cifar10", "buffer_size": 20},
             arms=FOUR,
-            conditions={"labels_per_client": LABELS},
+            conditions={"partition.labels_per_client": LABELS},
             overrides=[ON_CIFAR_TOO],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
@@ -95,7 +95,7 @@ EXPERIMENT = PaperExperiment(
             arms=FOUR,
             analysis=Analysis(
                 primary=FASTER.format(worse=TWAFL),
-                under={"labels_per_client": 1},
+                under={"partition.labels_per_client": 1},
                 seeds=20,
                 margin=EARLY_MARGIN,
                 spread=0.03,

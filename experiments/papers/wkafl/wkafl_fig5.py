@@ -92,7 +92,7 @@ NATURAL = [
     Override({"dataset": CELEBA}, WKAFL, {"rule_arguments": WKAFL_ON_CELEBA}),
     Override({"dataset": WRITERS}, None, ON_WRITERS),
 ]
-PAPER_SETTINGS = {"partition": "natural", "delay": WORLD["delay"], "delay_draw": WORLD["delay_draw"]}
+PAPER_SETTINGS = {"partition": "natural", "delay": WORLD["delay"]}
 DESK_SETTINGS = PAPER_SETTINGS | {
     "dataset": "python_source",
     "num_clients": 500,

@@ -67,7 +67,7 @@ def _ends(rival: str) -> str:
 
 def _above_all_with_one() -> list[Claim]:
     """WKAFL's lead over each rival in steps to the target, with one label against ten."""
-    one, ten = ({"labels_per_client": number} for number in (1, 10))
+    one, ten = ({"partition.labels_per_client": number} for number in (1, 10))
     return [
         Claim(
             sentence=f"WKAFL's lead over {rival} is larger with one label than with ten: steps to {target}",
@@ -96,19 +96,19 @@ EXPERIMENT = PaperExperiment(
             | ON_EMNIST
             | {"dataset": "emnist/mnist", "target_accuracy": TARGET["paper"]},
             arms=FOUR,
-            conditions={"labels_per_client": LABELS},
+            conditions={"partition.labels_per_client": LABELS},
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
         ),
         "desk": Scale(
             settings=DESK | in_flight(3000) | {"target_accuracy": TARGET["desk"]},
             arms=FOUR,
-            conditions={"labels_per_client": LABELS},
+            conditions={"partition.labels_per_client": LABELS},
             search=Search(space={"server_learning_rate": RATES}, spaces=ON_DIGITS, seeds=(130, 131)),
             seeds=tuple(range(40, 60)),
             analysis=Analysis(
                 primary=FASTER.format(target=TARGET["desk"]).format(worse=GSGM),
-                under={"labels_per_client": 1},
+                under={"partition.labels_per_client": 1},
                 seeds=20,
                 margin=TRIPS_MARGIN,
                 spread=0.45,

@@ -81,11 +81,10 @@ ON_DIGITS = {**LARGER, GSGM: {"server_learning_rate": SMALLER_RATES}}
 # Algorithm 4's clients; independent exponential durations draw the K participants uniformly.
 WORLD = {
     "partition": "labels_per_client",
-    "labels_per_client": 1,
-    "smallest_client": 10,
-    "largest_client": 49,
+    "partition.labels_per_client": 1,
+    "partition.smallest": 10,
+    "partition.largest": 49,
     "delay": "exponential",
-    "delay_draw": "per_trip",
     "buffer_size": 10,
     "batch_size": 4,
 }
@@ -210,7 +209,7 @@ def _loses_less_on_paper() -> list[Claim]:
 WORDS: dict[str, dict[Any, str]] = {
     "num_clients": {number: f"P = {number:,}" for number in (500, 1000, 1500, 3000)},
     "buffer_size": {number: f"K = {number}" for number in (10, 20)},
-    "labels_per_client": {1: "1 label", 5: "5 labels", 10: "10 labels"},
+    "partition.labels_per_client": {1: "1 label", 5: "5 labels", 10: "10 labels"},
 }
 
 EXPERIMENT = PaperExperiment(

@@ -86,7 +86,7 @@ PUBLISHED: dict[tuple[Any, ...], list[str]] = {
 
 
 def _beside(condition: Mapping[str, Any], label: str) -> str:
-    row = PUBLISHED.get((condition.get("dataset"), condition["labels_per_client"]))
+    row = PUBLISHED.get((condition.get("dataset"), condition["partition.labels_per_client"]))
     if row is None:
         return "-"
     place = list(FOUR).index(label)
@@ -128,13 +128,13 @@ STEADIER = "{better} is steadier than {worse}"
 DESK_SCALE = Scale(
     settings=HARDER | in_flight(1500),
     arms={**FOUR, BY_SUM: {**WITH_SUM[BY_SUM], **BY_SUM_ON_CIFAR}},
-    conditions={"labels_per_client": LABELS},
+    conditions={"partition.labels_per_client": LABELS},
     overrides=[Override({}, WKAFL, WKAFL_ON_CIFAR)],
     search=dataclasses.replace(SEARCH, seeds=tuple(range(130, 135)), per_condition=False),
     seeds=tuple(range(40, 60)),
     analysis=Analysis(
         primary=STEADIER.format(better=WKAFL, worse=TWAFL),
-        under={"labels_per_client": 1},
+        under={"partition.labels_per_client": 1},
         seeds=20,
         margin=Margin(0.01),
         spread=0.018,
@@ -160,7 +160,7 @@ def _table_claims(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[
                 "WKAFL is as accurate as {worse}" if level else "WKAFL is more accurate than {worse}",
                 WKAFL,
                 rival,
-                under={**world, "labels_per_client": number},
+                under={**world, "partition.labels_per_client": number},
                 expected="equivalent" if level else "better",
                 scales=(scale,),
                 published=printed(WKAFL, rival, dataset, [number]),
@@ -176,7 +176,7 @@ def _table_claims(world: dict[str, Any], scale: str, *, on_cifar: bool) -> list[
     for number in LABELS:
         pair = (SASGD, WKAFL) if on_cifar and number == 1 else (WKAFL, SASGD)
         numbers = printed(*pair, dataset, [number], stability=True)
-        under = {**world, "labels_per_client": number}
+        under = {**world, "partition.labels_per_client": number}
         claims += compare(STEADIER, *pair, under=under, published=numbers, **steadier)
     return claims
 
@@ -193,7 +193,7 @@ EXPERIMENT = PaperExperiment(
         "paper": Scale(
             settings=PAPER_SETTINGS,
             arms=FOUR,
-            conditions={"dataset": ["emnist/mnist", "cifar10"], "labels_per_client": LABELS},
+            conditions={"dataset": ["emnist/mnist", "cifar10"], "partition.labels_per_client": LABELS},
             overrides=[*PAPER_DATA, Override({"dataset": "cifar10"}, None, {"buffer_size": 20})],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),
@@ -220,7 +220,10 @@ EXPERIMENT = PaperExperiment(
             Claim(
                 sentence=f"{rule} is less steady with one label than with ten",
                 differences=change(
-                    rule, logarithmic_spread, {"labels_per_client": 10}, {"labels_per_client": 1}
+                    rule,
+                    logarithmic_spread,
+                    {"partition.labels_per_client": 10},
+                    {"partition.labels_per_client": 1},
                 ),
                 scales=("desk",),
                 published=printed_change(rule, "cifar10"),

@@ -7,15 +7,16 @@ from jafl.config.builders.data import (
     make_inputs,
     make_partition,
     make_source,
-    partition_name,
+    partition_text,
 )
 from jafl.config.builders.model import make_model
-from jafl.config.builders.schedule import PROTOCOLS, make_schedule
+from jafl.config.builders.schedule import PROTOCOLS, make_dropout, make_schedule
 
 __all__ = [
     "PROTOCOLS",
     "filled_in",
     "make_client_optimizer",
+    "make_dropout",
     "make_federation",
     "make_inputs",
     "make_model",
@@ -24,5 +25,5 @@ __all__ = [
     "make_schedule",
     "make_server_optimizer",
     "make_source",
-    "partition_name",
+    "partition_text",
 ]

@@ -2,14 +2,14 @@
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jafl import data
-from jafl.base.errors import SettingError, choose, require, whole_number
+from jafl.base.errors import choose, require, seed_number, whole_number
+from jafl.config.calls import grammar
 from jafl.config.declaration import default_model
 from jafl.config.parsing import labels_in, refused_as
 from jafl.config.settings import DEFAULTS, Settings, choice_arguments
@@ -105,9 +105,9 @@ def filled_in(settings: Settings, source: Source) -> Settings:
     Raises:
       SettingError: if another number of clients is asked for than the data set has.
     """
-    name = partition_name(settings, source)
+    partition = partition_text(settings, source)
     clients = settings.num_clients
-    if name == "natural" and source.natural_partition is not None:
+    if partition == "natural" and source.natural_partition is not None:
         clients = source.natural_partition.num_clients
         remedy = (
             f"These are the clients of {source.name}; another partition, iid for example, takes any number."
@@ -115,7 +115,7 @@ def filled_in(settings: Settings, source: Source) -> Settings:
         fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
         require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
     model = settings.model or default_model(settings.dataset)
-    return dataclasses.replace(with_data(settings), partition=name, num_clients=clients, model=model)
+    return dataclasses.replace(with_data(settings), partition=partition, num_clients=clients, model=model)
 
 
 def with_data(settings: Settings) -> Settings:
@@ -140,8 +140,7 @@ def _parameters(settings: Settings) -> Mapping[str, inspect.Parameter]:
 
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:
     """The clients with their examples, some held out by each if asked for; ``seed``: the run's."""
-    if settings.partition_seed is not None:
-        seed = settings.partition_seed
+    seed = own_seed(settings.partition, seed)
     partition, held_out = make_partition(settings, source, seed), None
     if settings.client_test_fraction:
         partition, held_out = data.hold_out(partition, settings.client_test_fraction, seed=seed)
@@ -166,23 +165,22 @@ def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
 
 
 def _drawn_partition(settings: Settings, source: Source, seed: int) -> Partition:
-    name = partition_name(settings, source)
-    if name == "natural":
-        if source.natural_partition is None:
-            raise SettingError(
-                f"partition is 'natural', but {source.name} has no clients of its own.",
-                setting="partition",
-                value=name,
-            )
-        return source.natural_partition
-    if name == "label_groups":
-        return _partition_by_label_groups(settings, source, seed)
-    factory = choose("partition", name, {**data.PARTITIONS, "natural": data.iid})
-    names = choice_arguments("partition", name)
-    arguments = {argument: getattr(settings, setting) for argument, setting in names.items()}
-    labels = _labels_to_divide(source, name)
-    with refused_as(names):
-        return factory(labels, settings.num_clients, seed=seed, **arguments)
+    text = partition_text(settings, source)
+    call = grammar("partition").read(text)
+    number = settings.num_clients
+    labels = None if call.name == "natural" else _labels_to_divide(source, call.name)
+    supplied = {"labels": labels, "num_clients": number, "seed": seed, "source": source}
+    partition: Partition = grammar("partition").make(text, **supplied)
+    if call.name == "label_groups":
+        allowed = f"the number of clients in partition, {partition.num_clients}"
+        require(partition.num_clients == number, "num_clients", number, allowed)
+    return partition
+
+
+def own_seed(text: str | None, seed: int) -> int:
+    """The seed of a partition: its own if its call has one, else the run's."""
+    call = grammar("partition").read(text) if text else None
+    return seed if call is None else seed_number("partition.seed", call.arguments.get("seed", seed))
 
 
 def _labels_to_divide(source: Source, partition: str) -> np.ndarray:
@@ -194,30 +192,7 @@ def _labels_to_divide(source: Source, partition: str) -> np.ndarray:
     return np.zeros(len(source.y), np.int32)
 
 
-def _partition_by_label_groups(settings: Settings, source: Source, seed: int) -> Partition:
-    labels, groups = _labels_to_divide(source, "label_groups"), _label_groups(settings.label_groups)
-    total = sum(count for count, _ in groups)
-    allowed = f"the number of clients in label_groups, {total}"
-    require(total == settings.num_clients, "num_clients", settings.num_clients, allowed)
-    with refused_as({}, otherwise="label_groups"):
-        return data.label_groups(labels, groups, seed=seed)
-
-
-def partition_name(settings: Settings, source: Source) -> str:
+def partition_text(settings: Settings, source: Source) -> str:
     """The partition asked for, or the data set's own."""
-    return settings.partition or ("dirichlet" if source.natural_partition is None else "natural")
-
-
-def _label_groups(text: str) -> list[tuple[int, list[int]]]:
-    """``10:4-9;5:0,1,3`` as [(10, [4, ..., 9]), (5, [0, 1, 3])]."""
-    groups = []
-    for part in text.split(";"):
-        match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(-\d+)?(\s*,\s*\d+(-\d+)?)*)\s*", part)
-        if not match:
-            raise SettingError(
-                f"label_groups is {text!r}, but {part!r} is not clients:labels, as in 10:4-9.",
-                setting="label_groups",
-                value=text,
-            )
-        groups.append((int(match[1]), labels_in("label_groups", match[2])))
-    return groups
+    default = "dirichlet" if source.natural_partition is None else "natural"
+    return grammar("partition").completed(settings.partition or default)

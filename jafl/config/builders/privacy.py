@@ -1,6 +1,7 @@
 """A rule with differential privacy, from settings."""
 
 from jafl.base.errors import SettingError, require, seed_number
+from jafl.config.calls import grammar
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
 from jafl.privacy.mechanisms import TREES
 from jafl.privacy.private import private
@@ -75,8 +76,9 @@ def in_settings(error: SettingError, settings: Settings) -> SettingError:
 def _data_in_schedule(settings: Settings) -> tuple[str, ...]:
     """What the schedule of these settings is made from that clients hold."""
     facts = []
-    if settings.delay == "proportional_to_examples":
+    laws = set(grammar("delay").names(settings.delay))
+    if "proportional_to_examples" in laws:
         facts.append("how many examples each client holds")
-    if settings.richest_last and settings.delay == "groups":
+    if settings.richest_last and "groups" in laws:
         facts.append(f"which clients hold the largest shares of the labels {settings.richest_last}")
     return tuple(facts)

@@ -1,0 +1,505 @@
+"""A setting as the call of a public factory: ``gamma(mean=1.0, shape=2)`` on the command line, in sweeps and files.
+
+The names, arguments, types and defaults are those of the Python functions, so they are written once. A dotted name is
+one argument of a call: ``delay.shape=2``. Texts are read by Python's own parser into literals, lists, names and calls
+of registered factories; nothing in them is run.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import math
+import os
+import pathlib
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
+from jafl.config.declaration import FILES
+
+# What a value may be, in words, by the type that the factory's signature has.
+KINDS: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "True or False",
+    str: "a text in quotes",
+    os.PathLike: "a text in quotes",
+    type(None): "None",
+}
+SEQUENCES = (list, tuple, Sequence)
+WORDS = {"inf": math.inf, "true": True, "false": False, "none": None}  # as flags and JSON have them
+LARGEST_WHOLE_NUMBER = 2**64
+EMPTY = inspect.Parameter.empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The call of a factory, not yet made.
+
+    Attributes:
+      name: of the factory.
+      arguments: {name: value}; a value is a literal, a list or tuple of values, or a call.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        """As ``Grammar.read`` reads it; without brackets where there are no arguments."""
+        arguments = ", ".join(f"{name}={written(value)}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})" if arguments else self.name
+
+
+def written(value: Any) -> str:
+    """A value of a call as text.
+
+    Examples:
+      >>> written([1, (2.5, "a"), Call("gamma", {"shape": 2.0}), float("inf")])
+      "[1, (2.5, 'a'), gamma(shape=2.0), inf]"
+    """
+    if isinstance(value, Call):
+        return str(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(written, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    return repr(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grammar:
+    """What a setting may be: calls of these factories.
+
+    Attributes:
+      setting: its name.
+      factories: {name: factory}.
+      supplied: arguments that the experiment fills in where a call leaves them out: the clients' numbers of examples,
+        for example.
+      fixed: arguments that the experiment fills in, and that no call can have: labels, for example.
+    """
+
+    setting: str
+    factories: Mapping[str, Callable[..., Any]]
+    supplied: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    def read(self, text: str) -> Call:
+        """The call that a text says.
+
+        Raises:
+          SettingError: for a text that is no call, with what is wrong and what is allowed.
+
+        Examples:
+          >>> Grammar("delay", jafl.schedule.DELAYS).read("gamma(2, shape=3)")
+          Call(name='gamma', arguments={'mean': 2.0, 'shape': 3.0})
+        """
+        call = self._said(text)
+        require(isinstance(call, Call), self.setting, text, f"a call, such as {self._example()}")
+        return call
+
+    def completed(self, text: str) -> str:
+        """The call in its one spelling: every argument by name, in the factory's order, every default written out."""
+        return str(self._complete(self.read(text)))
+
+    def changed(self, text: str, path: str, value: Any) -> str:
+        """The call with another value of one argument.
+
+        Args:
+          text: the call.
+          path: the argument's name, of the outermost call, or else of the only call inside it that has one of this
+            name. Of several, name the way to it: ``law.mean``.
+          value: the new value: a literal, or a text, which is read where the argument takes no text.
+
+        Examples:
+          >>> Grammar("delay", jafl.schedule.DELAYS).changed("gamma(mean=2)", "shape", 3)
+          'gamma(mean=2.0, shape=3.0)'
+        """
+        call = self.read(text)
+        holder, name = self._find(call, path)
+        if isinstance(value, str):
+            value = self._from_text(holder, name, value)
+        given = {**holder.arguments, name: self._checked(holder.name, name, value)}
+        holder.arguments.clear()
+        holder.arguments.update(
+            (each, given[each]) for each in self._parameters(holder.name) if each in given
+        )
+        return str(call)
+
+    def make(self, text: str, **supplied: Any) -> Any:
+        """What the call makes.
+
+        Args:
+          text: the call.
+          supplied: arguments that the experiment fills in, for factories that have them.
+
+        Raises:
+          SettingError: for a value that a factory refuses, under the name ``setting.argument``.
+        """
+        return self._made(self.read(text), supplied)
+
+    def names(self, text: str) -> Iterator[str]:
+        """The names of all factories that a call has in it, the outermost first."""
+
+        def inside(value: Any) -> Iterator[str]:
+            if isinstance(value, Call):
+                yield value.name
+                value = list(value.arguments.values())
+            for each in value if isinstance(value, (list, tuple)) else ():
+                yield from inside(each)
+
+        return inside(self.read(text))
+
+    def value(self, text: str, path: str) -> Any:
+        """The value of one argument, the default where the call leaves it out; ``path`` as of ``changed``."""
+        holder, name = self._find(self.read(text), path)
+        return self._complete(holder, deep=False).arguments.get(name)
+
+    def flattened(self, text: str) -> tuple[str, dict[str, Any]]:
+        """(the call without the arguments that a name alone can tell, these arguments by name), for tables.
+
+        Examples:
+          >>> Grammar("delay", jafl.schedule.DELAYS).flattened("gamma(mean=2.0, shape=3.0)")
+          ('gamma', {'mean': 2.0, 'shape': 3.0})
+        """
+        call = self._complete(self.read(text))
+        counts = Counter(name for each in _calls(call) for name in each.arguments)
+        found: dict[str, Any] = {}
+
+        def without(call: Call) -> Call:
+            rest = {}
+            for name, value in call.arguments.items():
+                if isinstance(value, Call):
+                    rest[name] = without(value)
+                elif isinstance(value, (list, tuple)) or counts[name] > 1:
+                    rest[name] = value
+                else:
+                    found[name] = value
+            return Call(call.name, rest)
+
+        return str(without(call)), found
+
+    def paths(self, text: str) -> dict[str, str]:
+        """{argument: file} of all files that a call reads: arguments that may be ``os.PathLike``.
+
+        Of several arguments of one name, the second is ``path[1]``, the third ``path[2]``.
+        """
+        found: dict[str, str] = {}
+        for call in _calls(self.read(text)):
+            for name, value in call.arguments.items():
+                if self._is_file(self._hints(call.name).get(name, Any)):
+                    number = sum(other.partition("[")[0] == name for other in found)
+                    found[f"{name}[{number}]" if number else name] = value
+        return found
+
+    def arguments(self) -> dict[str, list[str]]:
+        """{factory: the names of its arguments}."""
+        return {name: list(self._parameters(name)) for name in self.factories}
+
+    def explained(self) -> str:
+        """Every factory with its arguments, their defaults, and the first sentence of its docstring."""
+        lines = []
+        for name, factory in self.factories.items():
+            arguments = ", ".join(
+                each.name if each.default is EMPTY else f"{each.name}={written(each.default)}"
+                for each in self._parameters(name).values()
+                if each.name not in self.supplied
+            )
+            lines.append(f"{name}({arguments})\n    {_summary(factory)}")
+        return "\n".join(lines)
+
+    # Reading.
+
+    def _said(self, text: str) -> Any:
+        """The value that a text says."""
+        require(isinstance(text, str), self.setting, text, "text")
+        try:
+            return self._value(self._parsed(text), text)
+        except RecursionError:
+            raise refusal(self.setting, text, "nested less deeply") from None
+
+    def _parsed(self, text: str) -> ast.expr:
+        try:
+            return ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            said = error.msg if isinstance(error, SyntaxError) else str(error) or "too deeply nested"
+            allowed = f"a name, or a call such as {self._example()}"
+            remedy = self._about_file(text) or f"Python's parser says: {said}."
+            raise refusal(self.setting, text, allowed, remedy) from None
+
+    def _value(self, node: ast.expr, text: str) -> Any:
+        match node:
+            case ast.Constant(value=None | bool() | int() | float() | str()):
+                return self._literal(node.value, text)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+                number = self._value(operand, text)
+                if isinstance(number, (int, float)) and not isinstance(number, bool):
+                    return -number if isinstance(sign, ast.USub) else number
+            case ast.List(elts=elements):
+                return [self._value(each, text) for each in elements]
+            case ast.Tuple(elts=elements):
+                return tuple(self._value(each, text) for each in elements)
+            case ast.Name(id=name) if name in WORDS:
+                return WORDS[name]
+            case ast.Call(func=function, args=values, keywords=named):
+                return self._bound(self._name(function, text), values, named, text)
+            case ast.BinOp(left=left, op=ast.Div(), right=ast.Call(func=last, args=values, keywords=named)):
+                # To Python, emnist/byclass(x=1) is emnist / (byclass(x=1)).
+                function = ast.BinOp(left, ast.Div(), last)
+                return self._bound(self._name(function, text), values, named, text)
+            case ast.Name() | ast.BinOp(op=ast.Div()):
+                return Call(self._name(node, text), {})
+        raise self._code(node, text)
+
+    def _literal(self, value: Any, text: str) -> Any:
+        """The value, a whole number that no array holds as a float; SettingError for a text with a null byte."""
+        fits = not isinstance(value, str) or "\0" not in value
+        require(fits, self.setting, text, "without null bytes")
+        is_large = isinstance(value, int) and value >= LARGEST_WHOLE_NUMBER
+        return _as_float(value) if is_large else value
+
+    def _name(self, node: ast.expr, text: str) -> str:
+        """The name of a factory, which may have slashes: emnist/byclass."""
+        if not all(isinstance(part, (ast.Name, ast.BinOp, ast.Div, ast.Load)) for part in ast.walk(node)):
+            raise self._code(node, text)
+        name = ast.unparse(node).replace(" / ", "/")
+        if name not in self.factories:
+            hint = did_you_mean(name, self.factories, "A text stands in quotes.")
+            names = ", ".join(self.factories)
+            raise self._wrong(text, f"there is no {name!r}; there is {names}", hint)
+        return name
+
+    def _code(self, node: ast.expr, text: str) -> SettingError:
+        part = ast.unparse(node)
+        remedy = self._about_file(text)
+        if not remedy and pathlib.PurePath(part).suffix in FILES:
+            remedy = f"A text stands in quotes: {part!r}."
+        remedy = remedy or f"Only numbers, texts, lists, names and calls are read; {part!r} is none of these."
+        return refusal(self.setting, text, f"a call such as {self._example()}", remedy)
+
+    def _about_file(self, text: str) -> str:
+        """What to write where the text is the name of a file; empty where it is none."""
+        readers = [name for name in self.factories if any(map(self._is_file, self._hints(name).values()))]
+        is_name = readers and pathlib.PurePath(text).suffix in FILES and "(" not in text
+        return f"A file is read by {readers[0]}({text!r})." if is_name else ""
+
+    @staticmethod
+    def _is_file(hint: Any) -> bool:
+        return os.PathLike in _kinds(hint)
+
+    def _bound(self, name: str, values: list[ast.expr], named: list[ast.keyword], text: str) -> Call:
+        """The call with every argument under its name."""
+        parameters = list(self._parameters(name))
+        listed = ", ".join(parameters) or "none"
+        if len(values) > len(parameters):
+            raise self._wrong(text, f"{name} has {len(parameters)} arguments ({listed}), not {len(values)}")
+        arguments: dict[str, ast.expr] = dict(zip(parameters, values, strict=False))
+        for keyword in named:
+            if keyword.arg is None:
+                raise self._wrong(text, "** is not read")
+            if keyword.arg in arguments:
+                raise self._wrong(text, f"{name} gets {keyword.arg} twice")
+            if keyword.arg not in parameters:
+                hint = did_you_mean(keyword.arg, parameters)
+                raise self._wrong(text, f"{name} has no argument {keyword.arg!r}; it has {listed}", hint)
+            arguments[keyword.arg] = keyword.value
+        return Call(
+            name,
+            {
+                argument: self._checked(name, argument, self._value(arguments[argument], text))
+                for argument in parameters
+                if argument in arguments
+            },
+        )
+
+    def _from_text(self, holder: Call, name: str, text: str) -> Any:
+        """An argument's value from a text, which needs no quotes where the argument takes a text."""
+        kinds = _kinds(self._hints(holder.name).get(name, Any))
+        own = dataclasses.replace(self, setting=f"{self.setting}.{name}")
+        takes_call = not kinds or any(kind not in KINDS and kind not in SEQUENCES for kind in kinds)
+        try:
+            value = own._said(text)
+        except SettingError:
+            if str not in kinds and (takes_call or any(kind in SEQUENCES for kind in kinds)):
+                raise
+            return text
+        return text if isinstance(value, Call) and not takes_call else value
+
+    def _wrong(self, text: str, reason: str, hint: str = "") -> SettingError:
+        message = f"{self.setting} is {shown(text)}, but {reason}."
+        return SettingError(f"{message} {hint}".rstrip(), setting=self.setting, value=text)
+
+    # Arguments.
+
+    def _parameters(self, name: str) -> dict[str, inspect.Parameter]:
+        """The parameters of a factory that a call can have."""
+        parameters = inspect.signature(self.factories[name]).parameters
+        return {name: each for name, each in parameters.items() if name not in self.fixed}
+
+    def _hints(self, name: str) -> Mapping[str, Any]:
+        return _hints_of(self.factories[name])
+
+    def _checked(self, name: str, argument: str, value: Any) -> Any:
+        """The value, as a float where the argument is one; raises SettingError for one of another type."""
+        kinds = _kinds(self._hints(name).get(argument, Any))
+        fits = not kinds or any(_is_of(value, kind) for kind in kinds)
+        allowed = " or ".join(dict.fromkeys(KINDS.get(kind) or _in_words(kind) for kind in kinds))
+        require(fits, f"{self.setting}.{argument}", written(value) if _calls_in(value) else value, allowed)
+        return _as_float(value) if float in kinds and _is_of(value, float) and int not in kinds else value
+
+    def _find(self, call: Call, path: str, way: str = "") -> tuple[Call, str]:
+        """The call inside of ``call`` that has the argument, and the argument's name; ``way``: that to ``call``."""
+        first, dot, rest = path.partition(".")
+        named = f"{self.setting}.{way}{path}"
+        holders = self._holders(call, first)
+        if not holders:
+            names = {name: None for each in _calls(call) for name in self._parameters(each.name)}
+            there = f"no argument {first!r}; it has {', '.join(names)}" if names else "no arguments"
+            others = " and ".join(name for name in self.factories if first in self._parameters(name))
+            hint = did_you_mean(first, names, f"There is one in {others}." if others else "")
+            raise SettingError(
+                f"{named}: {call} has {there}. {hint}".rstrip(),
+                setting=named,
+            )
+        if len(holders) > 1:
+            raise SettingError(
+                f"{named}: {call} has several calls with an argument {first!r}. Write the whole value.",
+                setting=named,
+            )
+        if not dot:
+            return holders[0], first
+        inner = self._complete(holders[0], deep=False).arguments.get(first)
+        if not isinstance(inner, Call):
+            raise refusal(named, written(inner), "a call, of which an argument can be set")
+        holders[0].arguments[first] = inner
+        return self._find(inner, rest, f"{way}{first}.")
+
+    def _holders(self, call: Call, argument: str) -> list[Call]:
+        """``call`` if it has the argument, else the calls nearest inside that do; writes out defaults on the way."""
+        if argument in self._parameters(call.name):
+            return [call]
+        call.arguments.update(self._complete(call, deep=False).arguments)
+        inner = [each for value in call.arguments.values() for each in _calls_in(value)]
+        return [holder for each in inner for holder in self._holders(each, argument)]
+
+    def _complete(self, call: Call, deep: bool = True) -> Call:
+        """The call with every default; of the calls inside of it, too, if ``deep``."""
+        arguments = {}
+        for name, parameter in self._parameters(call.name).items():
+            if name in call.arguments:
+                arguments[name] = call.arguments[name]
+            elif parameter.default is not EMPTY and name not in self.supplied:
+                arguments[name] = parameter.default
+            elif name not in self.supplied:
+                raise self._wrong(str(call), f"{call.name} lacks its argument {name}, which has no default")
+        return Call(
+            call.name,
+            {name: self._completed_value(value) for name, value in arguments.items()} if deep else arguments,
+        )
+
+    def _completed_value(self, value: Any) -> Any:
+        if isinstance(value, Call):
+            return self._complete(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._completed_value, value))
+        return value
+
+    # Making.
+
+    def _made(self, value: Any, supplied: Mapping[str, Any]) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._made(each, supplied) for each in value)
+        if not isinstance(value, Call):
+            return value
+        arguments = {
+            name: self._made(each, supplied) for name, each in self._complete(value).arguments.items()
+        }
+        parameters = inspect.signature(self.factories[value.name]).parameters
+        arguments |= {
+            name: each for name, each in supplied.items() if name in parameters and name not in arguments
+        }
+        try:
+            return self.factories[value.name](**arguments)
+        except SettingError as error:
+            # A factory names its argument, perhaps as "the delay's mean".
+            argument = error.setting.rpartition("'s ")[2]
+            if argument in value.arguments or argument in parameters:
+                raise error.of(f"{self.setting}.{argument}") from error
+            if error.setting == self.setting:
+                raise
+            raise error.within(self.setting, setting=self.setting) from error
+
+    def _example(self) -> str:
+        """A call with an argument, if there is one."""
+        for name in self.factories:
+            for parameter in self._parameters(name).values():
+                if isinstance(parameter.default, (int, float)) and not isinstance(parameter.default, bool):
+                    return f"{name}({parameter.name}={parameter.default!r})"
+        return next(iter(self.factories))
+
+
+def _calls_in(value: Any) -> list[Call]:
+    """The calls that a value is, or that lie in it as in a list."""
+    if isinstance(value, Call):
+        return [value]
+    return [call for each in value for call in _calls_in(each)] if isinstance(value, (list, tuple)) else []
+
+
+def _calls(call: Call) -> Iterator[Call]:
+    """A call and all calls in it."""
+    yield call
+    for value in call.arguments.values():
+        for inner in _calls_in(value):
+            yield from _calls(inner)
+
+
+@functools.cache
+def _hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    """{argument: type}; empty where they cannot be resolved."""
+    function = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError):
+        return {}
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The types of which a value may be; none where all may."""
+    if hint is Any or hint is EMPTY:
+        return ()
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
+    return (typing.get_origin(hint) or hint,)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value of a call is of a type; any call may be of a type that is none of Python's own."""
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+    if kind in (int, bool, str, type(None)):
+        return type(value) is kind
+    if kind is os.PathLike:
+        return isinstance(value, str)
+    if kind in SEQUENCES:
+        return isinstance(value, (list, tuple))
+    return isinstance(value, Call)
+
+
+def _as_float(value: float) -> float:
+    """The number as a float, infinite where it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _in_words(kind: Any) -> str:
+    return "a list" if kind in SEQUENCES else "a call"
+
+
+def _summary(factory: Callable[..., Any]) -> str:
+    """The first sentence of a factory's docstring."""
+    return (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ")

@@ -1,0 +1,1092 @@
+"""A setting as the call of a factory: what texts mean, what is refused and how, and that nothing in a text is run."""
+
+import ast
+import functools
+import inspect
+import math
+import os
+import pathlib
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jafl
+from jafl.base.errors import SettingError, refusal, require
+from jafl.config import calls
+from jafl.config.grammar import Call, Grammar, written
+from jafl.config.settings import Settings
+
+DELAY = calls.grammar("delay")
+LISTED = ", ".join(calls.CALLS)
+NUM_CLIENTS, TRIPS = 6, 3
+SUPPLIED = {"num_examples": np.arange(1, NUM_CLIENTS + 1), "model_bytes": 100.0}
+EVERY = (
+    "constant, uniform, half_normal, exponential, log_normal, gamma, pareto, proportional_to_examples, groups, "
+    "slow_fraction, once_per_client, with_network, throttled, duration_trace"
+)
+FILES = ("trace.csv", "it's another, (odd) trace.csv")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """The tests run in a folder with two files of durations."""
+    folder = tmp_path_factory.mktemp("grammar")
+    for shift, name in enumerate(FILES):
+        rows = [
+            f"{client},{1 + shift + client + 10 * trip}"
+            for client in range(NUM_CLIENTS)
+            for trip in range(TRIPS)
+        ]
+        (folder / name).write_text("\n".join(["client,duration", *rows, ""]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+def refused(function, *arguments, **named) -> SettingError:
+    with pytest.raises(SettingError) as error:
+        function(*arguments, **named)
+    return error.value
+
+
+# A grammar of other factories: whatever an argument may be.
+
+
+class Shape:
+    """What a label may be of."""
+
+
+def line(
+    width: float,
+    title: str = "",
+    dashed: bool = False,
+    times: int = 2,
+    turn: int | float = 0,
+    colour: str | None = None,
+):
+    """A line, which is
+    drawn. It may be dashed.
+
+    What follows is no part of the summary.
+    """
+    require(width > 0, "the line's width", width, "above 0")
+    require(times != 7, "the number of times", times, "another one")
+    return ("line", width, title, dashed, times, turn, colour)
+
+
+def label(of: str | Shape):
+    """A text or a shape."""
+    return ("label", of)
+
+
+def stack(parts: Sequence[Any], gaps: Sequence[float] = (), anything: Any = None, size: int = 0):
+    """Several of them."""
+    return ("stack", parts, gaps, anything, size)
+
+
+def unknown(of: "NotThere", other=1):  # noqa: F821
+    """One whose types are not known."""
+    return ("unknown", of, other)
+
+
+def empty():
+    """One without arguments."""
+    return ("empty",)
+
+
+DRAWN = Grammar(
+    "drawn",
+    {"empty": empty, "line": line, "label": label, "stack": stack, "un/known/x": unknown},
+    supplied=("size",),
+)
+
+# What texts say.
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ("gamma", "gamma", {}),
+        ("gamma()", "gamma", {}),
+        (" gamma ( ) ", "gamma", {}),
+        ("(gamma)", "gamma", {}),
+        ("gamma(2.5)", "gamma", {"mean": 2.5}),
+        ("gamma(2, 3)", "gamma", {"mean": 2.0, "shape": 3.0}),
+        ("gamma(2, shape=3)", "gamma", {"mean": 2.0, "shape": 3.0}),
+        ("gamma(shape=3, mean=2)", "gamma", {"mean": 2.0, "shape": 3.0}),
+        ("gamma(shape=3)", "gamma", {"shape": 3.0}),
+        ("gamma(\n  mean=2,\n)  # as in the paper", "gamma", {"mean": 2.0}),
+        ("gamma(-1)", "gamma", {"mean": -1.0}),
+        ("gamma(1e3, 1_000)", "gamma", {"mean": 1000.0, "shape": 1000.0}),
+        ("gamma(inf, -inf)", "gamma", {"mean": math.inf, "shape": -math.inf}),
+        (f"gamma(1{'0' * 400}, -1{'0' * 400})", "gamma", {"mean": math.inf, "shape": -math.inf}),
+        ("proportional_to_examples(None, 2)", "proportional_to_examples", {"mean_per_example": None, "mean": 2.0}),
+        ("once_per_client(gamma)", "once_per_client", {"law": Call("gamma", {})}),
+        (
+            "throttled(once_per_client(law=gamma(2)), 0.5, [0, 3])",
+            "throttled",
+            {
+                "law": Call("once_per_client", {"law": Call("gamma", {"mean": 2.0})}),
+                "share": 0.5,
+                "clients": [0, 3],
+            },
+        ),
+        (
+            "groups([(10, uniform(1, 2)), [5, exponential]])",
+            "groups",
+            {"members": [(10, Call("uniform", {"low": 1.0, "high": 2.0})), [5, Call("exponential", {})]]},
+        ),
+        # By place as in Python.
+        ("with_network(gamma, 9)", "with_network", {"compute": Call("gamma", {}), "model_bytes": 9.0}),
+        (
+            "with_network(gamma, model_bytes=4, upload_bandwidth=log_normal)",
+            "with_network",
+            {"compute": Call("gamma", {}), "model_bytes": 4.0, "upload_bandwidth": Call("log_normal", {})},
+        ),
+        ("duration_trace('a b.csv')", "duration_trace", {"path": "a b.csv"}),
+        ('duration_trace("it\'s.csv", cycled=False)', "duration_trace", {"path": "it's.csv", "cycled": False}),
+    ],
+)  # fmt: skip
+def test_a_text_says_a_call(text, name, arguments):
+    call = DELAY.read(text)
+    # Their reprs tell 2 from 2.0, and in which order the arguments are.
+    assert repr(call) == repr(Call(name, arguments))
+    assert repr(DELAY.read(str(call))) == repr(call)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("line(1, 'a', True, 3)", {"width": 1.0, "title": "a", "dashed": True, "times": 3}),
+        ("line(1, turn=2)", {"width": 1.0, "turn": 2}),
+        ("line(1, turn=2.0)", {"width": 1.0, "turn": 2.0}),
+        ("label('line')", {"of": "line"}),
+        ("label(line(1))", {"of": Call("line", {"width": 1.0})}),
+        ("line(1, dashed=True, colour=None)", {"width": 1.0, "dashed": True, "colour": None}),
+        ("line(1, title='a' 'b', colour=\"'\")", {"width": 1.0, "title": "ab", "colour": "'"}),
+        ("stack([], ())", {"parts": [], "gaps": ()}),
+        ("stack((1,), [2, 'x', None, [True]])", {"parts": (1,), "gaps": [2, "x", None, [True]]}),
+        ("stack([line(1), empty])", {"parts": [Call("line", {"width": 1.0}), Call("empty", {})]}),
+        ("stack([], anything=line(2), size=3)", {"parts": [], "anything": Call("line", {"width": 2.0}), "size": 3}),
+        ("stack([], anything=-2)", {"parts": [], "anything": -2}),
+        ("un/known/x(1, 2)", {"of": 1, "other": 2}),
+        ("un / known/x(['a'])", {"of": ["a"]}),
+        ("un/known/x", {}),
+        ("stack(parts=[un/known/x])", {"parts": [Call("un/known/x", {})]}),
+    ],
+)  # fmt: skip
+def test_values_of_every_type_are_read(text, arguments):
+    call = DRAWN.read(text)
+    assert repr(call.arguments) == repr(arguments)
+    assert repr(DRAWN.read(str(call))) == repr(call)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Call("empty", {}), "empty"),
+        (Call("line", {"width": 1.0, "colour": None}), "line(width=1.0, colour=None)"),
+        ([1, (2.5, "it's"), ()], '[1, (2.5, "it\'s"), ()]'),
+        ((1,), "(1,)"),
+        ([[]], "[[]]"),
+        ((-math.inf, True), "(-inf, True)"),
+        ([Call("stack", {"parts": [Call("empty", {})]})], "[stack(parts=[empty])]"),
+    ],
+)
+def test_a_value_is_written_as_it_is_read(value, text):
+    assert written(value) == text
+    assert repr(DRAWN.read(f"stack([{text}])").arguments["parts"]) == repr([value])
+
+
+# Every factory: a call with what it needs, and the same with all that it has.
+SMALLEST = {
+    "constant": "constant(duration=1.0)",
+    "uniform": "uniform(low=0.0, high=2.0)",
+    "half_normal": "half_normal(sigma=1.2533141373155001)",
+    "exponential": "exponential(mean=1.0)",
+    "log_normal": "log_normal(mean=1.0, sigma=1.0)",
+    "gamma": "gamma(mean=1.0, shape=2.5)",
+    "pareto": "pareto(mean=1.0, shape=2.5)",
+    "proportional_to_examples": "proportional_to_examples(mean_per_example=None, mean=None)",
+    "groups([(6, gamma)])": "groups(members=[(6, gamma(mean=1.0, shape=2.5))])",
+    "slow_fraction(gamma(3), constant, 0)": (
+        "slow_fraction(law=gamma(mean=3.0, shape=2.5), slow_law=constant(duration=1.0), fraction=0.0)"
+    ),
+    "once_per_client(once_per_client(constant))": "once_per_client(law=once_per_client(law=constant(duration=1.0)))",
+    "with_network(constant)": (
+        "with_network(compute=constant(duration=1.0), download_bandwidth=inf, upload_bandwidth=inf)"
+    ),
+    "throttled(constant, 1, (3,))": "throttled(law=constant(duration=1.0), share=1.0, clients=(3,))",
+    "duration_trace('trace.csv')": "duration_trace(path='trace.csv', cycled=True)",
+}  # fmt: skip
+
+
+def test_the_table_has_every_factory_and_a_refusal_lists_them():
+    assert {text.partition("(")[0] for text in SMALLEST} == {*DELAY.factories} == {*EVERY.split(", ")}
+
+
+@pytest.mark.parametrize("text", SMALLEST)
+def test_a_completed_call_has_every_default_and_is_completed_already(text):
+    assert DELAY.completed(text) == SMALLEST[text]
+    assert DELAY.completed(SMALLEST[text]) == SMALLEST[text]
+
+
+@pytest.mark.parametrize(
+    "text", ["gamma(2)", "gamma(2.0, 2.5)", "gamma(shape=2.5, mean=2)", "gamma (2 , shape = 25e-1)"]
+)
+def test_all_spellings_of_a_call_are_completed_to_one(text):
+    assert DELAY.completed(text) == "gamma(mean=2.0, shape=2.5)"
+
+
+def test_the_settings_of_a_run_have_the_completed_call():
+    default = "once_per_client(law=log_normal(mean=1.0, sigma=1.0))"
+    assert DELAY.completed(Settings().delay) == default
+    given = "with_network(gamma, model_bytes=4)"
+    whole = "gamma(mean=1.0, shape=2.5), model_bytes=4.0, download_bandwidth=inf, upload_bandwidth=inf)"
+    assert DELAY.completed(given) == f"with_network(compute={whole}"
+
+
+# One argument by its dotted name.
+
+THROTTLED = "throttled(once_per_client(gamma), 0.5, [1])"
+TWO = "slow_fraction(gamma, exponential, 0.1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "changed"),
+    [
+        ("gamma", "mean", 2, "gamma(mean=2.0)"),
+        ("gamma(mean=2)", "mean", 3.5, "gamma(mean=3.5)"),
+        ("gamma(3, 4)", "shape", "2", "gamma(mean=3.0, shape=2.0)"),
+        ("gamma", "mean", " 1e3 ", "gamma(mean=1000.0)"),
+        ("gamma", "mean", "inf", "gamma(mean=inf)"),
+        ("gamma", "mean", 10**400, "gamma(mean=inf)"),
+        ("gamma", "mean", np.float64(0.1), "gamma(mean=0.1)"),
+        ("proportional_to_examples(mean=2)", "mean", "None", "proportional_to_examples(mean=None)"),
+        # Through wrappers, of which the defaults are written out on the way.
+        ("once_per_client(log_normal)", "sigma", 0.5, "once_per_client(law=log_normal(sigma=0.5))"),
+        (THROTTLED, "mean", 2, "throttled(law=once_per_client(law=gamma(mean=2.0)), share=0.5, clients=[1])"),
+        (THROTTLED, "law.mean", 2, "throttled(law=once_per_client(law=gamma(mean=2.0)), share=0.5, clients=[1])"),
+        (THROTTLED, "law.law.mean", 2, "throttled(law=once_per_client(law=gamma(mean=2.0)), share=0.5, clients=[1])"),
+        (THROTTLED, "law", "constant", "throttled(law=constant, share=0.5, clients=[1])"),
+        (
+            THROTTLED, "law.law", "constant(2)",
+            "throttled(law=once_per_client(law=constant(duration=2.0)), share=0.5, clients=[1])",
+        ),
+        (THROTTLED, "clients", "[2, 3]", "throttled(law=once_per_client(law=gamma), share=0.5, clients=[2, 3])"),
+        (THROTTLED, "clients", [2], "throttled(law=once_per_client(law=gamma), share=0.5, clients=[2])"),
+        # Of two calls with the argument, the one to which the way leads; the only one that has it.
+        (TWO, "slow_law.mean", 2, "slow_fraction(law=gamma, slow_law=exponential(mean=2.0), fraction=0.1)"),
+        (TWO, "shape", 2, "slow_fraction(law=gamma(shape=2.0), slow_law=exponential(mean=1.0), fraction=0.1)"),
+        (
+            "groups([(1, gamma), (2, constant)])", "shape", 3,
+            "groups(members=[(1, gamma(shape=3.0)), (2, constant(duration=1.0))])",
+        ),
+        ("groups([(1, gamma)])", "members", "[(2, pareto(3))]", "groups(members=[(2, pareto(mean=3.0))])"),
+        ("groups", "members", "[(2, gamma)]", "groups(members=[(2, gamma)])"),
+        # A number or a call.
+        (
+            "with_network(gamma)", "upload_bandwidth", "log_normal(9, 1)",
+            "with_network(compute=gamma, upload_bandwidth=log_normal(mean=9.0, sigma=1.0))",
+        ),
+        ("with_network(gamma)", "download_bandwidth", "inf", "with_network(compute=gamma, download_bandwidth=inf)"),
+        ("with_network(gamma)", "model_bytes", 7, "with_network(compute=gamma, model_bytes=7.0)"),
+        # Texts need no quotes where they are wanted, whatever they look like.
+        ("duration_trace('a.csv')", "path", "b.csv", "duration_trace(path='b.csv')"),
+        ("duration_trace('a.csv')", "path", "'b.csv'", "duration_trace(path='b.csv')"),
+        ("duration_trace", "path", "/a b/it's (1).csv", "duration_trace(path=\"/a b/it's (1).csv\")"),
+        ("duration_trace('a.csv')", "path", "gamma", "duration_trace(path='gamma')"),
+        ("duration_trace('a.csv')", "path", "a/b", "duration_trace(path='a/b')"),
+        ("duration_trace('a.csv')", "cycled", "False", "duration_trace(path='a.csv', cycled=False)"),
+    ],
+)  # fmt: skip
+def test_one_argument_is_changed_by_its_name(text, path, value, changed):
+    assert DELAY.changed(text, path, value) == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "changed"),
+    [
+        ("line(1)", "times", "3", "line(width=1.0, times=3)"),
+        ("line(1)", "title", "3 (x", "line(width=1.0, title='3 (x')"),
+        ("line(1)", "title", "line(1)", "line(width=1.0, title='line(1)')"),
+        ("line(1, colour='red')", "colour", "None", "line(width=1.0, colour=None)"),
+        ("label('a')", "of", "line(1)", "label(of=line(width=1.0))"),
+        ("label('a')", "of", "b c", "label(of='b c')"),
+        ("label('a')", "of", "lines", "label(of='lines')"),
+        ("line(1, colour='red')", "colour", "blue", "line(width=1.0, colour='blue')"),
+        ("stack([])", "anything", "line(2)", "stack(parts=[], anything=line(width=2.0))"),
+        ("stack([])", "gaps", (1, 2.5), "stack(parts=[], gaps=(1, 2.5))"),
+        ("stack([])", "size", 3, "stack(parts=[], size=3)"),
+        ("stack([line(1)])", "width", 3, "stack(parts=[line(width=3.0)], gaps=(), anything=None)"),
+    ],
+)
+def test_an_argument_of_every_type_is_changed(text, path, value, changed):
+    assert DRAWN.changed(text, path, value) == changed
+
+
+def without(call, argument, names, hint=""):
+    return f": {call} has no argument {argument!r}; it has {names}.{hint}"
+
+
+SHAPE = " Did you mean 'shape'?"
+SIGMA = " There is one in half_normal and log_normal."
+GAMMA = "gamma(mean=1.0, shape=2.5)"
+NO_CALL = "but must be a call, of which an argument can be set."
+SEVERAL = "Write the whole value."
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "message"),
+    [
+        ("gamma", "sigma", 1, without(GAMMA, "sigma", "mean, shape")),
+        ("gamma", "shap", 1, without(GAMMA, "shap", "mean, shape", SHAPE)),
+        ("gamma", "", 1, without(GAMMA, "", "mean, shape")),
+        ("once_per_client(gamma)", "sigma", 1, without(f"once_per_client(law={GAMMA})", "sigma", "law, mean, shape")),
+        (THROTTLED, "law.law.shap", 1, without(GAMMA, "shap", "mean, shape", SHAPE)),
+        ("gamma", "mean.x", 1, f" is '1.0', {NO_CALL}"),
+        (THROTTLED, "law.law.mean.x", 1, f" is '1.0', {NO_CALL}"),
+        ("groups([(1, gamma)])", "members.mean", 1, f" is '[(1, gamma)]', {NO_CALL}"),
+        (
+            TWO, "mean", 1,
+            ": slow_fraction(law=gamma, slow_law=exponential, fraction=0.1) "
+            f"has several calls with an argument 'mean'. {SEVERAL}",
+        ),
+        (
+            "groups([(1, gamma), (2, gamma)])", "shape", 1,
+            f": groups(members=[(1, gamma), (2, gamma)]) has several calls with an argument 'shape'. {SEVERAL}",
+        ),
+        ("gamma", "mean", "x", " is 'x', but must be a number."),
+        ("gamma", "mean", "", " is '', but must be a number."),
+        ("gamma", "mean", "gamma", " is 'gamma', but must be a number."),
+        ("gamma", "mean", "'2'", " is '2', but must be a number."),
+        ("gamma", "mean", "2 3", " is '2 3', but must be a number."),
+        ("gamma", "mean", "True", " is True, but must be a number."),
+        ("gamma", "mean", True, " is True, but must be a number."),
+        ("gamma", "mean", None, " is None, but must be a number."),
+        ("gamma", "mean", math.nan, " is nan, but must be a number."),
+        ("gamma", "mean", "nan", " is 'nan', but must be a number."),
+        ("gamma", "mean", [1], " is [1], but must be a number."),
+        ("gamma", "mean", {}, " is {}, but must be a number."),
+        ("proportional_to_examples", "mean", "x", " is 'x', but must be a number or None."),
+        ("duration_trace('a.csv')", "cycled", 1, " is 1, but must be True or False."),
+        ("duration_trace('a.csv')", "cycled", "no", " is 'no', but must be True or False."),
+        ("duration_trace('a.csv')", "path", 1, " is 1, but must be a text in quotes."),
+        (THROTTLED, "clients", 3, " is 3, but must be a list."),
+        (
+            THROTTLED, "clients", "0-4",
+            " is '0-4', but must be a call such as constant(duration=1.0). "
+            "Only numbers, texts, lists, names and calls are read; '0 - 4' is none of these.",
+        ),
+        (THROTTLED, "law", 3, " is 3, but must be a call."),
+        (THROTTLED, "law", "3", " is 3, but must be a call."),
+        ("with_network(gamma)", "upload_bandwidth", [1], " is [1], but must be a number or a call."),
+        (THROTTLED, "law", "gama", f" is 'gama', but there is no 'gama'; there is {EVERY}. Did you mean 'gamma'?"),
+        (
+            THROTTLED, "law", "gamma(",
+            " is 'gamma(', but must be a name, or a call such as constant(duration=1.0). "
+            "Python's parser says: '(' was never closed.",
+        ),
+    ],
+)  # fmt: skip
+def test_an_argument_that_cannot_be_changed_is_refused(text, path, value, message):
+    error = refused(DELAY.changed, text, path, value)
+    assert str(error) == f"delay.{path}{message}{SIGMA if path == 'sigma' else ''}"
+    assert error.setting == f"delay.{path}"
+
+
+def test_an_argument_of_a_call_that_lacks_others_is_refused():
+    error = refused(DELAY.changed, "once_per_client", "mean", 1)
+    message = "delay is 'once_per_client', but once_per_client lacks its argument law, which has no default."
+    assert (str(error), error.setting) == (message, "delay")
+
+
+@pytest.mark.parametrize("text", SMALLEST)
+def test_every_argument_has_a_type_that_is_checked(text):
+    for name in DELAY.arguments()[text.partition("(")[0]]:
+        error = refused(DELAY.changed, text, name, {"a": 1})
+        assert str(error).startswith(f"delay.{name} is {{'a': 1}}, but must be ")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("gamma(3)", "mean", 3.0),
+        ("gamma(3)", "shape", 2.5),
+        (THROTTLED, "shape", 2.5),
+        (THROTTLED, "law.law.mean", 1.0),
+        (THROTTLED, "clients", [1]),
+        (THROTTLED, "law.law", Call("gamma", {})),
+        (TWO, "slow_law.mean", 1.0),
+        ("with_network(gamma)", "upload_bandwidth", math.inf),
+        ("with_network(gamma)", "model_bytes", None),  # the experiment fills it in
+        ("with_network(gamma, model_bytes=3)", "model_bytes", 3.0),
+        ("groups([(1, gamma), (2, constant(4))])", "duration", 4.0),
+    ],
+)
+def test_the_value_of_an_argument(text, path, value):
+    assert DELAY.value(text, path) == value
+
+
+def test_a_value_that_is_not_there_is_refused():
+    assert (
+        str(refused(DELAY.value, "gamma", "sigma"))
+        == f"delay.sigma{without(GAMMA, 'sigma', 'mean, shape')}{SIGMA}"
+    )
+    assert "several calls with an argument 'mean'" in str(refused(DELAY.value, TWO, "mean"))
+
+
+# What else is asked of a call.
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("gamma", ["gamma"]),
+        (THROTTLED, ["throttled", "once_per_client", "gamma"]),
+        (TWO, ["slow_fraction", "gamma", "exponential"]),
+        ("groups([(1, once_per_client(gamma)), [2, constant]])", ["groups", "once_per_client", "gamma", "constant"]),
+        ("with_network(gamma, upload_bandwidth=pareto)", ["with_network", "gamma", "pareto"]),
+        ("duration_trace('gamma')", ["duration_trace"]),
+    ],
+)  # fmt: skip
+def test_the_names_in_a_call_the_outermost_first(text, names):
+    assert list(DELAY.names(text)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("gamma", {}),
+        ("duration_trace('a.csv')", {"path": "a.csv"}),
+        ("throttled(once_per_client(duration_trace('~/a b.csv')), 0.5, [1])", {"path": "~/a b.csv"}),
+        ("groups([(1, gamma), (2, duration_trace('a.csv', False))])", {"path": "a.csv"}),
+    ],
+)
+def test_the_files_that_a_call_reads(text, paths):
+    assert DELAY.paths(text) == paths
+
+
+def test_all_files_that_a_call_reads_are_told():
+    text = "slow_fraction(duration_trace('a.csv'), duration_trace('b.csv'), 0.5)"
+    assert DELAY.paths(text) == {"path": "a.csv", "path[1]": "b.csv"}
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "arguments"),
+    [
+        ("gamma(2)", "gamma", {"mean": 2.0, "shape": 2.5}),
+        ("once_per_client(gamma(2))", "once_per_client(law=gamma)", {"mean": 2.0, "shape": 2.5}),
+        (
+            THROTTLED,
+            "throttled(law=once_per_client(law=gamma), clients=[1])",
+            {"mean": 1.0, "shape": 2.5, "share": 0.5},
+        ),
+        # A name alone does not tell which mean.
+        (TWO, "slow_fraction(law=gamma(mean=1.0), slow_law=exponential(mean=1.0))", {"shape": 2.5, "fraction": 0.1}),
+        (
+            "groups([(1, gamma), (2, constant)])",
+            "groups(members=[(1, gamma(mean=1.0, shape=2.5)), (2, constant(duration=1.0))])",
+            {},
+        ),
+        ("duration_trace('a.csv')", "duration_trace", {"path": "a.csv", "cycled": True}),
+    ],
+)  # fmt: skip
+def test_a_call_is_flattened_for_tables(text, rest, arguments):
+    assert DELAY.flattened(text) == (rest, arguments)
+    flat = {"delay": rest, **{f"delay.{name}": value for name, value in arguments.items()}}
+    assert calls.flattened({"seed": "1", "delay": text}) == {"seed": "1", **flat}
+
+
+def test_what_is_no_call_is_flattened_to_itself():
+    for config in ({}, {"seed": "1"}, {"delay": None}, {"delay": 3}):
+        assert calls.flattened(config) == config
+
+
+def test_what_is_flattened_is_what_a_dotted_name_reaches():
+    for text in (*SMALLEST, THROTTLED, TWO):
+        for name, value in DELAY.flattened(text)[1].items():
+            assert DELAY.value(text, name) == value
+
+
+def test_all_factories_are_explained_with_their_arguments():
+    lines = DRAWN.explained().split("\n")
+    assert lines[:4] == [
+        "empty()",
+        "    One without arguments.",
+        "line(width, title='', dashed=False, times=2, turn=0, colour=None)",
+        "    A line, which is drawn. It may be dashed.",
+    ]
+    assert "stack(parts, gaps=(), anything=None)" in lines  # not what the experiment fills in
+    assert len(DELAY.explained().split("\n")) == 2 * len(DELAY.factories)
+
+
+# Refusals.
+
+
+def no_such(name, hint):
+    return f"there is no {name!r}; there is {EVERY}. {hint}"
+
+
+QUOTES = "A text stands in quotes."
+PARSER = "must be a name, or a call such as constant(duration=1.0). Python's parser says:"
+
+
+SUCH_AS = "must be a call such as constant(duration=1.0)."
+OF_NETWORK = "compute, model_bytes, download_bandwidth, upload_bandwidth"
+
+
+def code(part):
+    return f"{SUCH_AS} Only numbers, texts, lists, names and calls are read; {part!r} is none of these."
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", f"{PARSER} invalid syntax."),
+        (" ", f"{PARSER} invalid syntax."),
+        ("gamma(", f"{PARSER} '(' was never closed."),
+        ("gamma(2))", f"{PARSER} unmatched ')'."),
+        ("groups([(1, gamma)", f"{PARSER} '[' was never closed."),
+        ("groups([(1, gamma])", f"{PARSER} closing parenthesis ']' does not match opening parenthesis '('."),
+        ("gamma(shape=1, 2)", f"{PARSER} positional argument follows keyword argument."),
+        ("gamma; gamma", f"{PARSER} invalid syntax."),
+        ("gamma\ngamma", f"{PARSER} invalid syntax."),
+        ("\0", f"{PARSER} source code string cannot contain null bytes."),
+        ("gamma(\0)", f"{PARSER} source code string cannot contain null bytes."),
+        ("3", "must be a call, such as constant(duration=1.0)."),
+        ("inf", "must be a call, such as constant(duration=1.0)."),
+        ("None", "must be a call, such as constant(duration=1.0)."),
+        ("'gamma'", "must be a call, such as constant(duration=1.0)."),
+        ("[gamma]", "must be a call, such as constant(duration=1.0)."),
+        ("gamma, pareto", "must be a call, such as constant(duration=1.0)."),
+        ("lognormal", no_such("lognormal", "Did you mean 'log_normal'?")),
+        ("Gamma(2)", no_such("Gamma", "Did you mean 'gamma'?")),
+        ("fast", no_such("fast", QUOTES)),
+        ("once_per_client(fast)", no_such("fast", QUOTES)),
+        ("groups([(1, unifrm(1))])", no_such("unifrm", "Did you mean 'uniform'?")),
+        ("emnist/byclass", no_such("emnist/byclass", QUOTES)),
+        ("print(1)", no_such("print", "Did you mean 'pareto'?")),
+        ("inf()", no_such("inf", QUOTES)),
+        ("from_function", no_such("from_function", "Did you mean 'slow_fraction'?")),
+        ("gamma(sigma=2)", "gamma has no argument 'sigma'; it has mean, shape."),
+        ("gamma(shap=2)", "gamma has no argument 'shap'; it has mean, shape. Did you mean 'shape'?"),
+        (
+            "with_network(gamma, upload=2)",
+            f"with_network has no argument 'upload'; it has {OF_NETWORK}. Did you mean 'upload_bandwidth'?",
+        ),
+        ("gamma(1, 2, 3)", "gamma has 2 arguments (mean, shape), not 3."),
+        ("with_network(gamma, 1, 2, 3, 4)", f"with_network has 4 arguments ({OF_NETWORK}), not 5."),
+        ("gamma(1, mean=2)", "gamma gets mean twice."),
+        ("gamma(mean=1, mean=2)", "gamma gets mean twice."),
+        ("gamma(**x)", "** is not read."),
+        ("gamma(**{'mean': 1})", "** is not read."),
+        ("gamma(*x)", code("*x")),
+        ("__import__('os').system('x')", code("__import__('os').system")),
+        ("gamma(__import__('os').system('x'))", code("__import__('os').system")),
+        ("gamma(mean=open('x'))", no_such("open", QUOTES)),
+        ("gamma.mean", code("gamma.mean")),
+        ("gamma().__class__", code("gamma().__class__")),
+        ("gamma()()", code("gamma()")),
+        ("gamma[0]", code("gamma[0]")),
+        ("lambda: gamma", code("lambda: gamma")),
+        ("(lambda: gamma)()", code("lambda: gamma")),
+        ("[gamma for x in [1]]", code("[gamma for x in [1]]")),
+        ("groups([(n, gamma) for n in [1, 2]])", code("[(n, gamma) for n in [1, 2]]")),
+        ("throttled(gamma, 0.5, {1, 2})", code("{1, 2}")),
+        ("throttled(gamma, 0.5, {1: 2})", code("{1: 2}")),
+        ("throttled(gamma, 0.5, [0] * 9)", code("[0] * 9")),
+        ("throttled(gamma, 0.5, [*x])", code("*x")),
+        ("f'{gamma}'", code("f'{gamma}'")),
+        ("duration_trace(f'{1}.csv')", code("f'{1}.csv'")),
+        ("duration_trace('a' + '.csv')", code("'a' + '.csv'")),
+        ("gamma if 1 else pareto", code("gamma if 1 else pareto")),
+        ("gamma or pareto", code("gamma or pareto")),
+        ("(x := gamma)", code("(x := gamma)")),
+        ("await gamma", code("await gamma")),
+        ("gamma(2 ** 9)", code("2 ** 9")),
+        ("gamma(1 < 2)", code("1 < 2")),
+        ("gamma(-True)", code("-True")),
+        ("gamma(-gamma)", code("-gamma")),
+        ("gamma(1j)", code("1j")),
+        ("gamma(b'1')", code("b'1'")),
+        ("gamma(...)", code("...")),
+        ("gamma / 2", code("gamma / 2")),
+        ("gamma(nan)", no_such("nan", "Did you mean 'constant'?")),
+        ("trace.csv", f"{SUCH_AS} A file is read by duration_trace('trace.csv')."),
+        ("a/b-c.npz", f"{SUCH_AS} A file is read by duration_trace('a/b-c.npz')."),
+        ("duration_trace(trace.csv)", f"{SUCH_AS} A text stands in quotes: 'trace.csv'."),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_call_is_refused(text, reason):
+    error = refused(DELAY.read, text)
+    assert str(error) == f"delay is {text!r}, but {reason}"
+    assert (error.setting, error.value) == ("delay", text)
+
+
+@pytest.mark.parametrize(
+    "text", ["import os", "mean = 2", "gamma(mean=*x)", "gamma(2 3)", "\ud800", "del gamma"]
+)
+def test_what_python_cannot_read_is_refused_with_what_its_parser_says(text):
+    """The words are those of this version of Python."""
+    error = refused(DELAY.read, text)
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError) as says:
+        said = says.msg if isinstance(says, SyntaxError) else says
+    assert str(error) == f"delay is {text!r}, but {PARSER} {said}."
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "message"),
+    [
+        ("gamma('a')", "mean", "is 'a', but must be a number."),
+        ("gamma(True)", "mean", "is True, but must be a number."),
+        ("gamma(None)", "mean", "is None, but must be a number."),
+        ("gamma([1])", "mean", "is [1], but must be a number."),
+        ("gamma(mean=uniform(1, 2))", "mean", "is 'uniform(low=1.0, high=2.0)', but must be a number."),
+        ("once_per_client(3)", "law", "is 3, but must be a call."),
+        ("once_per_client('gamma')", "law", "is 'gamma', but must be a call."),
+        ("once_per_client([gamma])", "law", "is '[gamma]', but must be a call."),
+        (
+            "with_network(gamma, 1, 'fast')",
+            "download_bandwidth",
+            "is 'fast', but must be a number or a call.",
+        ),
+        ("throttled(gamma, 0.5, 3)", "clients", "is 3, but must be a list."),
+        ("throttled(gamma, 0.5, '012')", "clients", "is '012', but must be a list."),
+        ("groups(gamma)", "members", "is 'gamma', but must be a list."),
+        ("proportional_to_examples('a')", "mean_per_example", "is 'a', but must be a number or None."),
+        ("duration_trace(1)", "path", "is 1, but must be a text in quotes."),
+        ("duration_trace(gamma)", "path", "is 'gamma', but must be a text in quotes."),
+        ("duration_trace('a.csv', 1)", "cycled", "is 1, but must be True or False."),
+        ("once_per_client(throttled(gamma('a'), 1, []))", "mean", "is 'a', but must be a number."),
+    ],
+)
+def test_a_value_of_another_type_is_refused(text, argument, message):
+    error = refused(DELAY.read, text)
+    assert (str(error), error.setting) == (f"delay.{argument} {message}", f"delay.{argument}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("line(1, times=2.5)", "drawn.times is 2.5, but must be a whole number."),
+        ("line(1, times=True)", "drawn.times is True, but must be a whole number."),
+        ("line(1, turn=True)", "drawn.turn is True, but must be a whole number or a number."),
+        ("line(1, dashed=0)", "drawn.dashed is 0, but must be True or False."),
+        ("line(1, dashed=None)", "drawn.dashed is None, but must be True or False."),
+        ("line(1, title=1)", "drawn.title is 1, but must be a text in quotes."),
+        ("line(1, colour=1)", "drawn.colour is 1, but must be a text in quotes or None."),
+        ("stack(1)", "drawn.parts is 1, but must be a list."),
+        ("stack('abc')", "drawn.parts is 'abc', but must be a list."),
+        ("label(1)", "drawn.of is 1, but must be a text in quotes or a call."),
+    ],
+)
+def test_a_value_is_of_the_type_that_its_function_says(text, message):
+    assert str(refused(DRAWN.read, text)) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("groups", "groups lacks its argument members, which has no default."),
+        ("once_per_client()", "once_per_client lacks its argument law, which has no default."),
+        ("slow_fraction(gamma, pareto)", "slow_fraction lacks its argument fraction, which has no default."),
+        ("throttled(share=1, clients=[])", "throttled lacks its argument law, which has no default."),
+        ("with_network", "with_network lacks its argument compute, which has no default."),
+        ("duration_trace(cycled=True)", "duration_trace lacks its argument path, which has no default."),
+        ("groups([(1, once_per_client)])", "once_per_client lacks its argument law, which has no default."),
+    ],
+)
+@pytest.mark.parametrize("use", [DELAY.completed, DELAY.flattened, lambda text: DELAY.make(text, **SUPPLIED)])
+def test_a_call_without_an_argument_that_it_needs_is_refused(use, text, call):
+    error = refused(use, text)
+    assert str(error).endswith(f", but {call}")
+    assert error.setting == "delay"
+
+
+def test_a_setting_that_is_no_text_is_refused():
+    for value in (None, 3, {"law": "gamma"}, Call("gamma", {})):
+        error = refused(DELAY.read, value)
+        assert (error.setting, error.value, error.allowed) == ("delay", value, "text")
+
+
+def test_a_refusal_gives_an_example_of_this_grammar():
+    assert str(refused(DRAWN.read, "3")) == "drawn is '3', but must be a call, such as line(times=2)."
+    bare = Grammar("drawn", {"empty": empty, "label": label})
+    assert str(refused(bare.read, "3")) == "drawn is '3', but must be a call, such as empty."
+    for text, reason in (
+        ("empty(1)", "empty has 0 arguments (none), not 1."),
+        ("empty(x=1)", "empty has no argument 'x'; it has none."),
+    ):
+        assert str(refused(DRAWN.read, text)) == f"drawn is {text!r}, but {reason}"
+    error = refused(DRAWN.changed, "empty", "x", 1)
+    assert str(error).startswith("drawn.x: empty has no arguments.")
+    # No factory of it reads files.
+    assert str(refused(DRAWN.read, "a.csv")).endswith("A text stands in quotes: 'a.csv'.")
+
+
+DEEP = 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * DEEP + "gamma" + ")" * DEEP,
+        "once_per_client(" * DEEP + "gamma" + ")" * DEEP,
+        f"groups({'[' * DEEP}{']' * DEEP})",
+        f"gamma({'-' * 100 * DEEP}1)",
+        "gamma" + "/gamma" * 2000,
+        "gamma" + "/gamma" * 100 * DEEP,
+        "1" + "+1" * 2000,
+        "gamma" + ".mean" * 2000,
+        "gamma" + "()" * 2000,
+        f"gamma({'9' * DEEP})",
+        "throttled(gamma, 0.5, [" + "not " * 2000 + "1])",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_text_that_is_too_deep_or_too_long_is_refused_in_a_short_message(text):
+    error = refused(DELAY.read, text)
+    assert error.setting == "delay" and len(str(error)) < 1500
+    assert str(error).startswith(f"delay is '{text[:100]}")
+    assert not str(error).endswith("says: .")
+
+
+def test_what_python_reads_and_is_too_deep_for_a_call_is_refused():
+    assert str(refused(DELAY.read, "1" + "+1" * 2000)).endswith(", but must be nested less deeply.")
+
+
+def test_what_is_deep_but_not_too_deep_is_read_and_made():
+    text = "once_per_client(" * 60 + "gamma" + ")" * 60
+    assert DELAY.completed(text).count("law=") == 60
+    law = DELAY.make(text, **SUPPLIED)
+    gamma = jafl.delays.once_per_client(jafl.delays.gamma())
+    np.testing.assert_array_equal(durations(law, 0), durations(gamma, 0))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "__import__('pathlib').Path('ran').touch()",
+        "open('ran', 'w')",
+        'exec(\'open("ran", "w")\')',
+        "(lambda: open('ran', 'w'))()",
+        "[open('ran', 'w') for x in [1]]",
+        'f\'{open("ran", "w")}\'',
+        "(x := open('ran', 'w'))",
+        "gamma(*[open('ran', 'w')])",
+        "gamma(**{'mean': open('ran', 'w')})",
+        "().__class__.__base__.__subclasses__()",
+    ],
+)
+@pytest.mark.parametrize("place", ["{}", "gamma({})", "throttled(gamma, 0.5, [{}])", "groups([(1, {})])"])
+def test_nothing_in_a_text_is_run(action, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = place.format(action)
+    ast.parse(text, mode="eval")  # Python would take it
+    refused(DELAY.read, text)
+    refused(DELAY.changed, "gamma", "mean", text)
+    refused(DELAY.changed, "once_per_client(gamma)", "law", text)
+    assert DELAY.value(DELAY.changed("duration_trace", "path", action), "path") == action
+    assert list(tmp_path.iterdir()) == []
+
+
+# Making.
+
+
+def durations(law, seed):
+    """[NUM_CLIENTS * TRIPS] of the first trips of each client."""
+    client = np.repeat(np.arange(NUM_CLIENTS), TRIPS)
+    return law.durations(seed, client, np.tile(np.arange(TRIPS), NUM_CLIENTS))
+
+
+def same(one, other):
+    """Whether two laws, or parts of laws, are equal, also where they hold arrays."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, jafl.Delay):
+        return all(same(value, getattr(other, name)) for name, value in vars(one).items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+
+
+def test_what_the_experiment_knows_is_filled_in_where_it_is_left_out():
+    assert DELAY.make("with_network(constant)", **SUPPLIED) == jafl.delays.with_network(
+        jafl.delays.constant(1.0), 100.0
+    )
+    given = DELAY.make("once_per_client(with_network(constant, model_bytes=4))", **SUPPLIED)
+    assert given.law.model_bytes == 4.0
+    law = DELAY.make("throttled(proportional_to_examples(mean=7), 1, [])", **SUPPLIED).law
+    assert law.num_examples is SUPPLIED["num_examples"]
+    assert law.mean_per_example == 7 / np.mean(SUPPLIED["num_examples"])
+    assert DRAWN.make("stack([empty, stack([], size=3)])", size=9) == (
+        "stack", [("empty",), ("stack", [], (), None, 3)], (), None, 9,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "message"),
+    [
+        ("gamma(shape=0)", "shape", "is 0.0, but must be a finite number above 0."),
+        ("gamma(inf)", "mean", "is inf, but must be a finite number above 0."),
+        ("pareto(shape=1)", "shape", "is 1.0, but must be a finite number above 1, or there is no mean."),
+        ("uniform(2, 1)", "high", "is 1.0, but must be a finite number, at least low (2.0)."),
+        ("uniform(3)", "high", "is 2.0, but must be a finite number, at least low (3.0)."),
+        ("groups([(6, uniform(-1))])", "low", "is -1.0, but must be a finite number, at least 0."),
+        ("slow_fraction(gamma, gamma, 2)", "fraction", "is 2.0, but must be at least 0 and at most 1."),
+        ("throttled(gamma, 0, [])", "share", "is 0.0, but must be above 0 and at most 1."),
+        (
+            "with_network(gamma, model_bytes=-1)",
+            "model_bytes",
+            "is -1.0, but must be a finite number, at least 0.",
+        ),
+        (
+            "with_network(gamma, 1, 0)",
+            "download_bandwidth",
+            "is 0.0, but must be above 0 (bytes per unit of time), or a delay.",
+        ),
+        (
+            "proportional_to_examples(2, 3)",
+            "mean",
+            "is 3.0, but must be left out where mean_per_example is given.",
+        ),
+        ("groups([(1, 2)])", "members", "is (1, 2), but must be (clients >= 1, a delay)."),
+        (
+            "groups([])",
+            "members",
+            "is [], but must be a list of at least one pair (number of clients, law). "
+            "Two groups are [(10, uniform(1, 2)), (5, uniform(8, 12))].",
+        ),
+    ],
+)
+def test_what_a_factory_refuses_is_refused_as_the_argument_of_the_setting(text, argument, message):
+    error = refused(DELAY.make, text, **SUPPLIED)
+    assert (str(error), error.setting) == (f"delay.{argument} {message}", f"delay.{argument}")
+
+
+def test_what_a_factory_refuses_of_something_else_stands_behind_the_setting():
+    error = refused(DRAWN.make, "stack([line(-1)])", size=1)
+    assert (str(error), error.setting) == ("drawn.width is -1.0, but must be above 0.", "drawn.width")
+    error = refused(DRAWN.make, "line(1, times=7)", size=1)
+    assert str(error) == f"drawn: {refusal('the number of times', 7, 'another one')}"
+    assert error.setting == "drawn"
+
+
+# Any call of any factory. What a number may be where it may not be all that a type says:
+NUMBERS = {
+    ("pareto", "shape"): (1.01, 50.0),
+    ("log_normal", "sigma"): (0.0, 3.0),
+    ("uniform", "low"): (0.0, 1.0),  # the default of high is above it
+    ("uniform", "high"): (1.0, 99.0),
+    ("slow_fraction", "fraction"): (0.0, 1.0),
+    ("throttled", "share"): (0.01, 1.0),
+}
+
+
+def of_type(kind, name, argument, laws):
+    """Values of an argument of the factory ``name``, as a text may say them."""
+    if typing.get_origin(kind) in (typing.Union, type(int | str)):
+        return st.one_of(*(of_type(each, name, argument, laws) for each in typing.get_args(kind)))
+    known = {
+        float: st.floats(*NUMBERS.get((name, argument), (0.01, 99.0))),
+        bool: st.booleans(),
+        str: st.sampled_from(FILES),
+        os.PathLike[str]: st.sampled_from(FILES),
+        type(None): st.none(),
+        jafl.Delay: laws,
+        Sequence[int]: st.lists(st.integers(0, 9), max_size=3),
+        # The last group has all further clients.
+        Sequence[tuple[int, jafl.Delay]]: st.builds(
+            lambda groups, last: [*groups, (NUM_CLIENTS, last)],
+            st.lists(st.tuples(st.integers(1, 3), laws), max_size=2),
+            laws,
+        ),
+    }
+    return known[kind]
+
+
+def calls_of(name, laws):
+    """Calls of the factory ``name`` with all arguments that it needs, and some of the others."""
+    factory = DELAY.factories[name]
+    hints = typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
+    needed, others = {}, {}
+    for argument, parameter in inspect.signature(factory).parameters.items():
+        if argument == "num_examples":
+            continue
+        values = of_type(hints[argument], name, argument, laws)
+        is_needed = parameter.default is parameter.empty and argument not in SUPPLIED
+        (needed if is_needed else others)[argument] = values
+    order = list(inspect.signature(factory).parameters)
+    arguments = st.fixed_dictionaries(needed, optional=others).filter(
+        lambda chosen: None in (chosen.get("mean_per_example"), chosen.get("mean"))
+    )
+    return arguments.map(
+        lambda chosen: Call(name, dict(sorted(chosen.items(), key=lambda each: order.index(each[0]))))
+    )
+
+
+SIMPLE = (
+    "constant",
+    "exponential",
+    "gamma",
+    "log_normal",
+    "pareto",
+    "half_normal",
+    "uniform",
+    "duration_trace",
+)
+LAWS = st.recursive(
+    st.sampled_from(SIMPLE).flatmap(lambda name: calls_of(name, st.nothing())),
+    lambda laws: st.sampled_from([*DELAY.factories]).flatmap(lambda name: calls_of(name, laws)),
+    max_leaves=5,
+)
+
+
+@st.composite
+def spelled(draw, value):
+    """A text for a value, in one of its spellings."""
+    if isinstance(value, float) and value == int(value) and draw(st.booleans()):
+        return str(int(value))
+    space = draw(st.sampled_from(["", " ", "\n  "]))
+    if isinstance(value, (list, tuple)):
+        inside = f",{space}".join(draw(spelled(each)) for each in value)
+        one = "," * (len(value) == 1)
+        return f"({inside}{one})" if isinstance(value, tuple) else f"[{space}{inside}]"
+    if not isinstance(value, Call):
+        return repr(value)
+    names = DELAY.arguments()[value.name]
+    there = [name in value.arguments for name in names]
+    by_place = names[: draw(st.integers(0, [*there, False].index(False)))]
+    by_name = draw(st.permutations([name for name in value.arguments if name not in by_place]))
+    texts = [draw(spelled(value.arguments[name])) for name in by_place]
+    texts += [f"{name}{space}={space}{draw(spelled(value.arguments[name]))}" for name in by_name]
+    return f"{value.name}({space}{f',{space}'.join(texts)})" if texts or space else value.name
+
+
+@pytest.mark.parametrize("name", DELAY.factories)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_call_that_is_written_is_read_as_itself_and_makes_what_python_would(name, data):
+    call = data.draw(calls_of(name, LAWS))
+    text = data.draw(spelled(call))
+    assert repr(DELAY.read(text)) == repr(call)
+    assert DELAY.read(str(call)) == call
+    completed = DELAY.completed(text)
+    assert DELAY.completed(completed) == DELAY.completed(str(call)) == completed
+
+    law = DELAY.make(text, **SUPPLIED)
+    again = DELAY.make(completed, **SUPPLIED)
+    assert same(law, again)
+    # What a completed call says, it says to Python, too.
+    parameters = {each: inspect.signature(factory).parameters for each, factory in DELAY.factories.items()}
+    filled = {
+        each: functools.partial(
+            factory, **{known: value for known, value in SUPPLIED.items() if known in parameters[each]}
+        )
+        for each, factory in DELAY.factories.items()
+    }
+    evaluated = eval(completed, {**filled, "inf": math.inf})
+    assert same(law, evaluated)
+    for seed in (0, 3):
+        np.testing.assert_array_equal(durations(law, seed), durations(evaluated, seed))
+
+    # An argument given once more changes nothing, neither as a value nor as a text.
+    for argument, value in call.arguments.items():
+        assert DELAY.value(text, argument) == value
+        assert DELAY.completed(DELAY.changed(text, argument, written(value))) == completed
+        if not isinstance(value, (Call, str)):
+            assert DELAY.completed(DELAY.changed(text, argument, value)) == completed
+
+
+def test_laws_that_differ_are_not_taken_for_the_same():
+    texts = [*SMALLEST, "gamma(1.5)", "throttled(constant, 1, [3, 4])", "duration_trace('trace.csv', False)"]
+    texts += ["groups([(6, gamma(2))])", "proportional_to_examples(2)", "with_network(constant, 1, 1)"]
+    laws = [DELAY.make(text, **SUPPLIED) for text in texts]
+    assert [[same(one, other) for other in laws] for one in laws] == np.eye(len(laws), dtype=bool).tolist()
+
+
+# The settings that are calls.
+
+
+def test_dotted_names_are_put_into_the_calls_that_have_them():
+    values = {"delay.mean": 2, "seed": "1", "delay": "once_per_client(gamma)", "delay.shape": "3"}
+    before = dict(values)
+    assert calls.with_arguments(values, {}) == {
+        "delay": "once_per_client(law=gamma(mean=2.0, shape=3.0))",
+        "seed": "1",
+    }
+    assert values == before
+    assert calls.with_arguments({"delay.mean": 2}, {"delay": "pareto", "seed": "1"}) == {
+        "delay": "pareto(mean=2.0)"
+    }
+    assert calls.with_arguments({"seed": "1"}, {"delay": "gamma"}) == {"seed": "1"}
+    # In their order: the argument of the law that the one before has put there.
+    changed = calls.with_arguments({"delay.law": "gamma", "delay.shape": 3}, {"delay": Settings().delay})
+    assert changed == {"delay": "once_per_client(law=gamma(shape=3.0))"}
+
+
+@pytest.mark.parametrize(
+    ("values", "setting", "message"),
+    [
+        ({"seed.mean": 2}, "seed.mean", f"'seed.mean' is no setting's name; those with arguments are {LISTED}."),
+        (
+            {"dely.mean": 2}, "dely.mean",
+            f"'dely.mean' is no setting's name; those with arguments are {LISTED}. Did you mean 'delay'?",
+        ),
+        (
+            {"delay.shape": 2}, "delay.shape",
+            f"delay.shape{without('constant(duration=1.0)', 'shape', 'duration')} There is one in gamma and pareto.",
+        ),
+        ({"delay": "fast", "delay.shape": 2}, "delay", f"delay is 'fast', but {no_such('fast', QUOTES)}"),
+        ({"delay": 5, "delay.shape": 2}, "delay", "delay is 5, but must be text."),
+        ({"delay": None, "delay.shape": 2}, "delay", "delay is None, but must be text."),
+    ],
+)  # fmt: skip
+def test_dotted_names_that_no_call_has_are_refused(values, setting, message):
+    error = refused(calls.with_arguments, values, {"delay": "constant", "seed": "0"})
+    assert (str(error), error.setting) == (message, setting)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        (" 0.5 ", 0.5),
+        ("-2", -2),
+        ("1e400", math.inf),
+        ("True", True),
+        ("None", None),
+        ("'a, b'", "a, b"),
+        *((text, text) for text in ("", "x", "true", "inf", "gamma(1)", "[1, 2]", "(1,)", "{1}", "{[]: 1}")),
+        *(
+            (text, text)
+            for text in ("b'a'", "1j", "\0", "(" * 5000, "-" * 10**6 + "1", "-" * 3000 + "1", "9" * 5000)
+        ),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_a_value_in_a_sweep_is_a_literal_or_a_text(text, value):
+    said = calls.literal(text)
+    assert (said, type(said)) == (value, type(value))
+
+
+def test_the_files_of_settings_are_those_of_their_calls():
+    assert calls.files({"delay": "once_per_client(duration_trace('~/a.csv'))", "seed": "1"}) == {
+        "delay.path": pathlib.Path.home() / "a.csv"
+    }
+    assert calls.files({"delay": "gamma"}) == calls.files({"seed": "1"}) == {}
+
+
+def test_every_setting_that_is_a_call_has_a_default_that_is_one():
+    for name in calls.CALLS:
+        default = getattr(Settings(), name)
+        assert default is None if name == "partition" else calls.grammar(name).read(default)
+        assert calls.grammar(name).setting == name
