@@ -20,7 +20,7 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
-from jafl.config.calls import CALLS, former_argument
+from jafl.config.calls import CALLS, former_argument, grammar
 from jafl.config.settings import DEFAULTS, HELP, RENAMED, TYPES, Settings, config_content
 from jafl.runs.directory import reader
 from jafl.runs.hosts.streams import keep_going_without_readers
@@ -289,7 +289,17 @@ def _warn(text: str) -> None:
 def _typed() -> dict[str, Any]:
     """The settings that were typed, or stand in a flag file."""
     names = (*TYPES, *_arguments_of_calls)
-    return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
+    typed: dict[str, Any] = {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
+    for name in _arguments_of_calls:
+        setting, _, path = name.partition(".")
+        twice = setting in typed and grammar(setting).says(typed[setting], path)
+        require(
+            not twice,
+            name,
+            flags.FLAGS[name].value,
+            f"left out where {setting} says it, too: {typed.get(setting)}",
+        )
+    return typed
 
 
 def _swept() -> str | dict[str, Any]:

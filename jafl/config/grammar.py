@@ -158,6 +158,11 @@ class Grammar:
         holder, name = self._find(self.read(text), path)
         return self._complete(holder, deep=False).arguments.get(name)
 
+    def says(self, text: str, path: str) -> bool:
+        """Whether the call itself has a value for an argument; ``path`` as of ``changed``."""
+        holder, name = self._find(self.read(text), path)
+        return name in holder.arguments
+
     def flattened(self, text: str) -> tuple[str, dict[str, Any]]:
         """(the call without the arguments that a name alone can tell, these arguments by name), for tables.
 
