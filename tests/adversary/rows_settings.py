@@ -172,7 +172,7 @@ BAD = {
     "--partition.seed=1.5": "partition.seed is 1.5 ... a whole number",
     "--partition=iid(labels=3)": "partition is 'iid(labels=3)', but iid has no argument 'labels'",
     "--delay=gamma(shape=2) --delay.shape=3": "delay.shape is '3', but must be left out where delay says it, too: gamma(shape=2)",
-    "--partition=iid(3, 4)": "iid has 1 arguments (seed), not 2",
+    "--partition=iid(3,4)": "iid has 1 arguments (seed), not 2",
     "--partition=iid --partition.num_clients=3": "partition.num_clients: iid has no argument 'num_clients'",
     "--partition=natural --partition.seed=1": "partition is 'natural', but digits has no clients of its own",
     "--dirichlet_alpha=1": "Unknown command line flag 'dirichlet_alpha'",

@@ -7,8 +7,14 @@ missed, and why. Those tests must fail: whoever mends a cause strikes its line o
 
 import fnmatch
 
+import jax
+import jax.numpy as jnp
 import pytest
 from compiled_cases import MIB, Case, lower_bound, readable
+
+from jafl.ahead_of_time import topologies
+from jafl.engine.forms.rows import ROWS
+from jafl.engine.loop import client_memory
 
 LINEAR_RULES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl")
 THREE = ("fedbuff", "ace", "wkafl")
@@ -166,3 +172,26 @@ def test_ten_times_the_clients_cost_no_more(compiler):
 def test_what_is_missed_is_a_gate():
     for check, pattern, _ in MISSED:
         assert check in CHECKS and any(fnmatch.fnmatch(str(case), pattern) for case in CASES), pattern
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(not topologies.is_installed("h100"), reason="requirements-gpu.txt has the compiler")
+def test_an_h100_rounds_what_the_clients_memory_holds_in_bfloat16():
+    """A rule adds up the values that the memory holds: XLA may not give it those from before they were rounded."""
+
+    def store(memory, value):
+        memory, stored = client_memory.hold(
+            memory, jnp.int32(1), value, jnp.zeros(2, jnp.uint32), ROWS["gpu"]
+        )
+        return memory, 2 * stored
+
+    chip = topologies.topology("h100")
+    memory = jax.eval_shape(lambda: client_memory.allocate(jnp.zeros(9), 3, "bfloat16", ROWS["gpu"]))
+    where = jax.sharding.SingleDeviceSharding(chip.devices[0])
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        (memory, jax.ShapeDtypeStruct((9,), jnp.float32)),
+    )
+    text = jax.jit(store).lower(*shapes).compile().as_text()
+    products = [line for line in text.splitlines() if " multiply(" in line]
+    assert products and all("reduce_precision" in line or "convert" in line for line in products), products

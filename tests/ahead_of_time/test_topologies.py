@@ -12,8 +12,6 @@ from experiments.tools.benchmarks.compiled_estimates.estimate import estimate, r
 from jafl.ahead_of_time import topologies
 from jafl.ahead_of_time.programs import DoesNotFitError, compiled
 from jafl.ahead_of_time.topologies import CHIPS, topology
-from jafl.engine.forms.rows import ROWS
-from jafl.engine.loop import client_memory
 
 needs_libtpu = pytest.mark.skipif(
     not topologies.is_installed("v5e:1x1"), reason='libtpu is not installed: pip install "jafl[tpu]"'
@@ -127,26 +125,3 @@ def test_branches_are_taken_as_often_as_the_table_says_whatever_loops_are_in_the
     assert by_maker[1] == pytest.approx(0.75 * by_maker[0] + 0.25 * by_maker[2]) and by_maker[2] > by_maker[0]
     assert cycles(rounds=rounds, shares={work.__qualname__: 0.25}) == pytest.approx(by_maker[1])
     assert cycles(rounds=rounds) == pytest.approx(by_maker[2])  # unknown: the costliest branch
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not topologies.is_installed("h100"), reason="requirements-gpu.txt has the compiler")
-def test_a_gpu_rounds_what_the_clients_memory_holds_in_bfloat16():
-    """A rule adds up the values that the memory holds: XLA may not give it those from before they were rounded."""
-
-    def store(memory, value):
-        memory, stored = client_memory.hold(
-            memory, jnp.int32(1), value, jnp.zeros(2, jnp.uint32), ROWS["gpu"]
-        )
-        return memory, 2 * stored
-
-    chip = topology("h100")
-    memory = jax.eval_shape(lambda: client_memory.allocate(jnp.zeros(9), 3, "bfloat16", ROWS["gpu"]))
-    where = jax.sharding.SingleDeviceSharding(chip.devices[0])
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        (memory, jax.ShapeDtypeStruct((9,), jnp.float32)),
-    )
-    text = jax.jit(store).lower(*shapes).compile().as_text()
-    products = [line for line in text.splitlines() if " multiply(" in line]
-    assert products and all("reduce_precision" in line or "convert" in line for line in products), products
