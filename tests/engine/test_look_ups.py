@@ -79,6 +79,7 @@ def test_so_is_one_of_the_test_examples_and_one_far_below_0():
         simulated(MODELS["functions"](), _9=-51)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("token", [WORDS - 1, -1])
 def test_the_last_row_is_there(token):
     simulated(MODELS["functions"](), _7=token)

@@ -126,6 +126,7 @@ def same(one, other):
 MANY = {"optimizer": noisy(), "steps": 12, "buffer_size": 2}
 
 
+@pytest.mark.full
 def test_waves_and_matrices_draw_the_same_noise():
     whole = simulate(**MANY)
     same(simulate(**MANY, plan=jafl.in_waves(whole.schedule, 4), together=True), whole)

@@ -76,6 +76,7 @@ def trained(model, params, rule=None, **options):
     return jafl.simulate(schedule, federation, work, rule or jafl.rules.fedbuff(), params, KEY, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", in_tiers({kind: kind for kind in KINDS}, ["linen"]))
 def test_what_is_frozen_stays_and_comes_back_under_noise(kind):
     make, which, number = KINDS[kind]

@@ -97,6 +97,7 @@ def test_a_minibatch_without_a_token_changes_nothing_and_has_no_loss():
         np.testing.assert_allclose(history.trip_reports["loss"], [loss], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_the_decomposition_and_the_servers_gradient_have_the_same_loss():
     rule = jafl.decomposed(jafl.rules.fedbuff(), work(), FEDERATION, [0])
     history = jafl.simulate(ROUND, FEDERATION, work(), rule, PARAMS, jax.random.key(0))

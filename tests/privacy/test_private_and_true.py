@@ -44,6 +44,7 @@ def fresh_enough(mean_staleness: float = 2.0) -> jafl.Rule:
     return rule._replace(begin=begin, fold=fold, finish=finish)
 
 
+@pytest.mark.full
 def test_a_step_that_the_rule_skips_has_noise_alone_and_its_trips_weigh_nothing():
     """The account says 0 for these trips; with noise the step is made, so that it must be without them."""
     skipping = fresh_enough()

@@ -75,6 +75,7 @@ def test_spans_within_each_other_count_once():
     assert found.seconds == pytest.approx(5.0 + 1.5 + 0.5)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not hasattr(monitoring, "unregister_event_time_span_listener"),
     reason="older versions of JAX keep listeners",

@@ -98,6 +98,7 @@ def test_a_compiler_that_refuses_is_quoted(monkeypatch):
     assert "The compiler says: Ran out of memory in memory space hbm." in str(error) and not evaluated
 
 
+@pytest.mark.full
 def test_other_errors_of_a_compiler_leave_the_forecast(monkeypatch):
     def fail(executable):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such analysis")

@@ -15,6 +15,7 @@ from jafl.engine.evaluation import Evaluator, fairness
 run = functools.partial(digits_run, server_steps=12, evaluate_at=[4, 8], evaluate_clients=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("held_out", [False, True])
 def test_each_client_is_measured_on_its_own_examples(held_out):
     federation = FEDERATION

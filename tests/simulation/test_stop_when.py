@@ -74,6 +74,7 @@ def test_what_nobody_measures_is_refused_before_the_first_step():
     assert own.server_steps == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "asked",
     [
