@@ -23,7 +23,6 @@ GROUPS = {
 WORLD = ("data", "partition", "delay", "presence")
 # In place of the names of readers: those whose function takes an argument of the setting's name.
 BY_ARGUMENT: tuple[str, ...] = ()
-FILES = (".csv", ".npz")
 MOVING = ("asynchronous", "open_arrivals")  # protocols without rounds, in which places are taken again
 # Protocols in which clients come, leave and fail.
 EVENTFUL = ("asynchronous", "open_arrivals", "synchronous")
@@ -77,9 +76,8 @@ def only(**where: str | tuple[str, ...] | State) -> Readers:
 
 
 def join_with_or(names: Sequence[str]) -> str:
-    """``a, b or c``; the endings of files as a user says them."""
-    words = [name for name in names if name not in FILES] + ["a .csv or .npz file"] * (FILES[0] in names)
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    """``a, b or c``."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def describe_case(case: Case, by_argument: Mapping[str, Sequence[str]] | None = None) -> str:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
-from jafl.config.declaration import FILES
 
 # What a value may be, in words, by the type that the factory's signature has.
 KINDS: dict[Any, str] = {
@@ -30,6 +29,7 @@ KINDS: dict[Any, str] = {
     os.PathLike: "a text in quotes",
     type(None): "None",
 }
+FILES = (".csv", ".npz")  # endings of files that a factory reads
 SEQUENCES = (list, tuple, Sequence)
 WORDS = {"inf": math.inf, "true": True, "false": False, "none": None}  # as flags and JSON have them
 LARGEST_WHOLE_NUMBER = 2**64

@@ -5,7 +5,6 @@ What is unread changes nothing: two runs that differ in it alone are the same ru
 
 import functools
 import inspect
-import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from jafl.config.builders.algorithm import (
 )
 from jafl.config.declaration import (
     BY_ARGUMENT,
-    FILES,
     GIVEN,
     LEFT_OUT,
     SAME,
@@ -132,12 +130,9 @@ def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Setti
 
 
 def _word(setting: str, run: Settings) -> str:
-    """The value of a setting that distinguishes readers; of a file the ending of its name."""
-    value = getattr(run, setting) or ""
-    if setting == "model" and not value:
-        return default_model(run.dataset)
-    suffix = pathlib.PurePath(value).suffix
-    return suffix if suffix in FILES else value
+    """The value of a setting that distinguishes readers."""
+    value: str = getattr(run, setting) or ""
+    return default_model(run.dataset) if setting == "model" and not value else value
 
 
 def _by_argument(setting: str, argument: str) -> list[str]:
