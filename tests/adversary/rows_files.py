@@ -91,7 +91,7 @@ ROWS = {
     "config argument too large": from_config(config(**{"delay.mean": 10**400}), "delay.mean is inf ... a finite number"),
     "config argument dict": from_config(config(**{"delay.mean": {}}), "delay.mean is {} ... a number"),
     "config argument of no call": from_config(config(**{"delay": {"law": "gamma"}, "delay.mean": 2}), "delay is {'law': 'gamma'} ... text"),
-    "config argument of null": from_config(config(**{"delay": None, "delay.mean": 2}), "delay is '' ... a name, or a call"),
+    "config argument of null": from_config(config(**{"delay": None, "delay.mean": 2}), "delay is None ... text"),
     "config argument unknown": from_config(config(**{"delay.shape": 2}), "delay.shape: once_per_client ... has no argument 'shape'"),
     "config argument of no setting": from_config(config(**{"dely.shape": 2}), "'dely.shape' ... Did you mean 'delay'?"),
     "config too large": from_config(config(num_clients=10**400), "num_clients is 1000000000"),
@@ -158,7 +158,7 @@ ROWS = {
     "trace by its name alone": Row({"t.csv": TWO}, "--delay=t.csv", "delay is 't.csv' ... A file is read by duration_trace('t.csv')"),
     "trace without quotes": Row({"t.csv": TWO}, "--delay=duration_trace(t.csv)", "delay is 'duration_trace(t.csv)' ... A text stands in quotes: 't.csv'"),
     "trace without a file": Row({"t.csv": TWO}, "--delay=duration_trace", "duration_trace lacks its argument path"),
-    "trace of another path": trace(TWO, "'u.csv' cannot be read ... No such file", more="--delay.path=u.csv"),
+    "trace of another path": trace(TWO, "delay.path is 'u.csv' ... left out where delay says it, too", more="--delay.path=u.csv"),
     "trace of a law": Row({}, "--delay=duration_trace(gamma)", "delay.path is 'gamma' ... a text in quotes"),
     "trace inside another law": Row(
         {"t.csv": "client,duration\n0,1\n"}, f"{OF_TWO} --delay=throttled(duration_trace('t.csv'),0.5,[0])", "the number of clients in the trace t.csv is 1 ... 2"
@@ -188,7 +188,7 @@ ROWS = {
     "windows by their name alone": Row({"w.csv": WINDOWS}, "--availability=w.csv", "availability is 'w.csv' ... A file is read by read_availability('w.csv')"),
     "windows without quotes": Row({"w.csv": WINDOWS}, "--availability=read_availability(w.csv)", "availability is 'read_availability(w.csv)' ... A text stands in quotes: 'w.csv'"),
     "windows without a file": Row({"w.csv": WINDOWS}, "--availability=read_availability", "read_availability lacks its argument path"),
-    "windows of another path": presence(WINDOWS, "'u.csv' cannot be read", more="--availability.path=u.csv"),
+    "windows of another path": presence(WINDOWS, "availability.path is 'u.csv' ... left out where availability says it, too", more="--availability.path=u.csv"),
     "windows ending": presence(WINDOWS, "'w.txt' ... must end in .csv or .npz", "w.txt"),
     "windows are over": presence(WINDOWS, "The schedule starves at time ... 2 will never be there again (availability)"),
     "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
