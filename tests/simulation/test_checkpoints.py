@@ -101,6 +101,7 @@ def test_seconds_are_those_of_all_parts(tmp_path):
     assert 0 < seen[0].compile_seconds < ended.compile_seconds
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     positional, named = arguments("moments of Adam")
 

@@ -22,6 +22,7 @@ def condition(whole, place):
     return f"test_loss<={(before + there) / 2:.6f}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["loop", "matrix"])
 def test_a_run_ends_with_the_first_evaluation_that_meets_it(whole, form):
     text = condition(whole, 4)

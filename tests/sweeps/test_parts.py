@@ -70,6 +70,7 @@ def test_the_parts_of_a_sweep_are_disjoint_and_whole(count, together, tmp_path):
         assert max(map(len, owned)) - min(map(len, owned)) <= 1
 
 
+@pytest.mark.full
 def test_a_part_does_not_depend_on_what_is_over_or_was_added(tmp_path):
     settings = Settings(**{**SMALL, "algorithm": "fedbuff"})
     arms = {"fedbuff": {"algorithm": "fedbuff"}}
