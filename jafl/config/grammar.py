@@ -431,7 +431,7 @@ class Grammar:
         except SettingError as error:
             # A factory names its argument, perhaps as "the delay's mean".
             argument = error.setting.rpartition("'s ")[2]
-            if argument in value.arguments or argument in parameters:
+            if argument in parameters:
                 raise error.of(f"{self.setting}.{argument}") from error
             if error.setting == self.setting:
                 raise

@@ -257,9 +257,8 @@ def _check(settings: Settings) -> None:
         choose(name, value, dict.fromkeys(known))
         allowed = "float32 where precision is float64: nothing is rounded then"
         require(value == "float32" or settings.precision == "float32", name, value, allowed)
-    for name in ("data_seed",):
-        if getattr(settings, name) is not None:
-            seed_number(name, getattr(settings, name))
+    if settings.data_seed is not None:
+        seed_number("data_seed", settings.data_seed)
     for name in VARYING:
         value = getattr(settings, name)
         fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32

@@ -252,3 +252,11 @@ def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
     assert len(summary["client_accuracy"]) == 5
     assert all(0 <= accuracy <= 1 for accuracy in summary["client_accuracy"])
+
+
+@pytest.mark.parametrize("partition", [None, "natural", "natural(seed=3)"])
+def test_a_run_over_given_clients_has_as_many_as_there_are(partition):
+    """Also where their partition has a seed, which decides what each holds out."""
+    source = SOURCES["synthetic"](num_clients=7, alpha=1.0, beta=1.0)
+    filled = filled_in(Settings(dataset="synthetic", partition=partition), source)
+    assert (filled.num_clients, filled.partition) == (7, partition or "natural")

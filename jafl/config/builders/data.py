@@ -107,7 +107,8 @@ def filled_in(settings: Settings, source: Source) -> Settings:
     """
     partition = partition_text(settings, source)
     clients = settings.num_clients
-    if partition == "natural" and source.natural_partition is not None:
+    is_natural = grammar("partition").read(partition).name == "natural"
+    if is_natural and source.natural_partition is not None:
         clients = source.natural_partition.num_clients
         remedy = (
             f"These are the clients of {source.name}; another partition, iid for example, takes any number."
