@@ -109,7 +109,7 @@ class constant(Delay):  # noqa: N801  (laws read as functions: delays.constant(1
 
     @property
     def mean(self) -> float:
-        """The mean duration."""
+        """The mean duration, in units of simulated time."""
         return self.duration
 
     def quantile(self, uniform, client):
@@ -139,7 +139,7 @@ class uniform(Delay):  # noqa: N801
 
     @property
     def mean(self) -> float:
-        """The mean duration."""
+        """The mean duration, in units of simulated time."""
         return (self.low + self.high) / 2
 
     def quantile(self, uniform, client):
@@ -165,7 +165,7 @@ class half_normal(Delay):  # noqa: N801
 
     @property
     def mean(self) -> float:
-        """The mean duration."""
+        """The mean duration, in units of simulated time."""
         return self.sigma / MEAN_OF_1
 
     def quantile(self, uniform, client):

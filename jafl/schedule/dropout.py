@@ -13,7 +13,15 @@ from jafl.schedule.draws import LEAVING, keyed_uniform
 def fraction(
     fraction: float, *, server_step: int | None = None, time: float | None = None, trips: int | None = None
 ) -> "Dropout":
-    """A share of the clients leaves for ever, at one moment (ACE, figure 3); arguments as of ``Dropout``.
+    """A share of the clients leaves for ever, at one moment (ACE, figure 3).
+
+    Args:
+      fraction: of all clients, from 0 to 1.
+      server_step, time, trips: when: after so many server steps, at this simulated time, or each after so many trips
+        of its own. Exactly one of the three.
+
+    Returns:
+      The dropout.
 
     Examples:
       >>> len(jafl.dropout.fraction(0.5, time=10.0).leavers(num_clients=6, seed=0))
@@ -29,7 +37,14 @@ def clients(
     time: float | None = None,
     trips: int | None = None,
 ) -> "Dropout":
-    """These clients leave for ever, at one moment; ``numbers`` of clients, other arguments as of ``Dropout``.
+    """These clients leave for ever, at one moment.
+
+    Args:
+      numbers: of the clients, from 0 on.
+      server_step, time, trips: when, as of ``fraction``. Exactly one of the three.
+
+    Returns:
+      The dropout.
 
     Examples:
       >>> sorted(jafl.dropout.clients([3, 1], trips=2).leavers(num_clients=6, seed=0))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jafl.base.errors import SettingError
 from jafl.config import calls, grid
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
@@ -201,8 +202,11 @@ def _value(run: PastRun, name: str) -> Any:
 
 
 def _is_same_call(run: PastRun, name: str, value: Any) -> bool:
-    """Whether a call says what the run's file has with every argument."""
-    return name in calls.CALLS and calls.grammar(name).completed(value) == run.config.get(name)
+    """Whether a call says what the run's file has with every argument; a folder may have any name."""
+    try:
+        return name in calls.CALLS and calls.grammar(name).completed(value) == run.config.get(name)
+    except SettingError:
+        return False
 
 
 def _names(runs: Sequence[PastRun]) -> list[str]:

@@ -336,8 +336,9 @@ def test_a_swept_call_with_arguments_names_its_condition(tmp_path):
     assert "under 2 conditions (delay, learning_rate)." in report.said
 
 
-def test_a_folder_whose_call_no_run_has_names_no_condition(tmp_path):
-    for there, delay in (("gamma(2,shape=3)", "gamma(2,shape=4)"), ("exponential", "exponential")):
+@pytest.mark.parametrize("other", ["gamma(2,shape=3)", "fast", "gamma("])
+def test_a_folder_whose_call_no_run_has_names_no_condition(other, tmp_path):
+    for there, delay in ((other, "gamma(2,shape=4)"), ("exponential", "exponential")):
         folder = tmp_path / grid.folder({"delay": there, "learning_rate": 1.0}) / "fedbuff-seed0"
         write_run(folder, delay=delay, learning_rate=1.0)
     rows = [row.get("delay.shape") for row in Report(tmp_path).means]
