@@ -485,7 +485,7 @@ class Settings:
         "once_per_client(log_normal)",
         "Law of trip durations, a call of jafl.delays: exponential, gamma(mean=1.0, shape=2), "
         "groups([(10, uniform(1, 2)), (5, exponential(9))]), duration_trace('FILE.csv'), ...; each trip draws anew, "
-        "in once_per_client(LAW) each client. --delay.shape=2 changes one argument; run.py help delay lists all laws.",
+        "in once_per_client(LAW) each client. --delay.shape=2 changes one argument; run.py help delay lists them.",
         Declaration("delay", EVERY_RUN, most_used=True),
     )
     learning_rate: float | None = _setting(
