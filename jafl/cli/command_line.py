@@ -20,8 +20,16 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
-from jafl.config.calls import CALLS, former_argument, grammar
-from jafl.config.settings import DEFAULTS, HELP, RENAMED, TYPES, Settings, config_content
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, grammar
+from jafl.config.settings import (
+    DEFAULTS,
+    HELP,
+    RENAMED,
+    SHORT_HELP,
+    TYPES,
+    Settings,
+    config_content,
+)
 from jafl.runs.directory import reader
 from jafl.runs.hosts.streams import keep_going_without_readers
 
@@ -195,6 +203,8 @@ def define_settings() -> None:
     }
     for name, kinds in TYPES.items():
         define[kinds[0]](name, DEFAULTS[name], HELP[name])
+    for name, path in SHORT_NAMES.items():
+        flags.DEFINE_string(name, None, f"{SHORT_HELP[name]} A short name of --{path}.")
     for earlier_name, name in RENAMED.items():
         flags.DEFINE_alias(earlier_name, name)
 
@@ -239,7 +249,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "experiment": ("experiment",),
     "benchmark": ("benchmark",),
     **{name: (name, "experiment") for name in ("report", "prepare")},
-    **dict.fromkeys(TYPES, _RUNS),
+    **dict.fromkeys((*TYPES, *SHORT_NAMES), _RUNS),
     **dict.fromkeys(OF_BENCHMARKS, (*_RUNS, "benchmark")),
     "data_dir": (*_RUNS, "prepare", "benchmark"),
 }
@@ -288,10 +298,10 @@ def _warn(text: str) -> None:
 
 def _typed() -> dict[str, Any]:
     """The settings that were typed, or stand in a flag file."""
-    names = (*TYPES, *_arguments_of_calls)
+    names = (*TYPES, *SHORT_NAMES, *_arguments_of_calls)
     typed: dict[str, Any] = {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
-    for name in _arguments_of_calls:
-        setting, _, path = name.partition(".")
+    for name in [each for each in typed if "." in argument_path(each)]:
+        setting, _, path = argument_path(name).partition(".")
         twice = setting in typed and grammar(setting).says(typed[setting], path)
         require(
             not twice,
@@ -435,7 +445,7 @@ def _own_flags() -> list[command_help.Explained]:
     return [
         command_help.Explained(flag.name, flag.default, flag.help, is_switch=flag.boolean)
         for flag in flags.FLAGS.flags_by_module_dict()[__name__]
-        if flag.name not in TYPES and flag.name not in RENAMED
+        if flag.name not in {*TYPES, *SHORT_NAMES, *RENAMED}
     ]
 
 

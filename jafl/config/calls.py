@@ -1,13 +1,14 @@
 """The settings whose values are calls of public factories, each with its grammar."""
 
 import ast
+import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jafl import data
-from jafl.base.errors import SettingError, did_you_mean
+from jafl.base.errors import SettingError, did_you_mean, refusal
 from jafl.config.grammar import Call, Grammar, written
 from jafl.schedule import AVAILABILITIES, DELAYS, delays, dropout, duration_trace, read_availability
 
@@ -36,16 +37,91 @@ def _partitions() -> Grammar:
     return Grammar("partition", factories, ("seed",), fixed=("labels", "num_clients", "source"))
 
 
+def _models() -> Grammar:
+    from jafl.models import MODELS
+
+    fixed = ("num_classes", "vocabulary", "tokens", "param_dtype")
+    return Grammar("model", MODELS, fixed=fixed, has_default=True)
+
+
+def _client_optimizers() -> Grammar:
+    import optax
+
+    return _optimizers("client_optimizer", {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw})
+
+
+def _server_optimizers() -> Grammar:
+    import optax
+
+    from jafl.rules import server_optimizers
+
+    return _optimizers(
+        "server_optimizer",
+        {
+            "sgd": optax.sgd,
+            "adam": optax.adam,
+            "adagrad": optax.adagrad,
+            "yogi": optax.yogi,
+            "reddi_adam": server_optimizers.fedadam,
+            "reddi_adagrad": server_optimizers.fedadagrad,
+            "reddi_yogi": server_optimizers.fedyogi,
+        },
+    )
+
+
+def _optimizers(setting: str, factories: Mapping[str, Callable[..., Any]]) -> Grammar:
+    """Of which the preset of the algorithm tells the learning rate where a call does not."""
+    fixed = ("accumulator_dtype", "mu_dtype", "mask")
+    return _with_short_names(Grammar(setting, factories, ("learning_rate",), fixed, has_default=True))
+
+
+def _client_works() -> Grammar:
+    from jafl.clients.work import client_work
+
+    grammar = Grammar(
+        "client_work",
+        {"client_work": client_work},
+        fixed=("model", "learning_rate", "optimizer"),
+        has_default=True,
+        exclusive=(("local_steps", "local_epochs"),),
+    )
+    return _with_short_names(grammar)
+
+
+def _with_short_names(grammar: Grammar) -> Grammar:
+    names = {path: short for short, path in SHORT_NAMES.items()}
+    own = {
+        path.partition(".")[2]: short
+        for path, short in names.items()
+        if path.partition(".")[0] == grammar.setting
+    }
+    return dataclasses.replace(grammar, short_names=own)
+
+
 # Functions, because some factories import JAX, which the list of experiments does without.
 _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
     "delay": _delays,
     "availability": _availabilities,
     "dropout": _dropouts,
     "partition": _partitions,
+    "model": _models,
+    "client_optimizer": _client_optimizers,
+    "client_work": _client_works,
+    "server_optimizer": _server_optimizers,
 }
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
 _LEFT_OUT = {"partition": "dirichlet"}
 CALLS = tuple(_GRAMMARS)
+# {setting.argument that names a folder: the files of it that are read}
+_FOLDERS = {"model.model_dir": ("config.json", "model.safetensors", "vocab.txt")}
+# {short name that an argument has, too: setting.argument}
+SHORT_NAMES = {
+    "learning_rate": "client_optimizer.learning_rate",
+    "server_learning_rate": "server_optimizer.learning_rate",
+    "local_steps": "client_work.local_steps",
+    "batch_size": "client_work.batch_size",
+}
+_SHORT = {path: short for short, path in SHORT_NAMES.items()}
 
 
 @functools.cache
@@ -54,49 +130,127 @@ def grammar(setting: str) -> Grammar:
     return _GRAMMARS[setting]()
 
 
-def with_arguments(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` by the names of settings: those of dotted names are put into the calls that have them.
+def argument_path(name: str) -> str:
+    """The dotted name of an argument that has a short one, too; every other name as it is."""
+    return SHORT_NAMES.get(name, name)
+
+
+def short_name(name: str) -> str:
+    """The short name of an argument, if it has one; every other name as it is."""
+    return _SHORT.get(name, name)
+
+
+def with_arguments(
+    values: Mapping[str, Any], *layers: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``values`` by the names of settings: those of dotted and short names are put into the calls that have them.
 
     Args:
-      values: {setting, or setting.argument: value}.
+      values: {setting, or setting.argument, or an argument's short name: value}.
+      layers: the same, each in the place of what comes before. An argument stays where a later layer gives another
+        call that has it and does not say it.
       defaults: {setting: value} of calls that ``values`` does not have.
 
     Raises:
       SettingError: for a dotted name whose setting is no call, or whose call has no such argument.
 
     Examples:
-      >>> with_arguments({"delay.shape": 2, "delay": "gamma", "seed": "1"}, {})
+      >>> with_arguments({"delay.shape": 2, "delay": "gamma", "seed": "1"}, defaults={})
       {'delay': 'gamma(shape=2.0)', 'seed': '1'}
     """
-    whole = {name: value for name, value in values.items() if "." not in name}
-    set_to: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
+    set_to: dict[str, tuple[str, Any]] = {}  # {setting.argument: (its name as given, its value)}
+    for layer in (values, *layers):
+        _refuse_two_names(layer)
+        for name, value in layer.items():
+            if "." in name or name in SHORT_NAMES:
+                continue
+            before = whole.get(name, defaults.get(name))
+            if name in CALLS and value is not None and isinstance(before, str):
+                value = grammar(name).on(value, before)
+            whole[name] = value
+            for path in [each for each in set_to if each.partition(".")[0] == name]:
+                if value is None or not _keeps(name, value, path.partition(".")[2]):
+                    del set_to[path]
+        for name, value in layer.items():
+            path = argument_path(name)
+            if "." in path:
+                setting = path.partition(".")[0]
+                _check_call(name, value, setting)
+                for other in [each for each in set_to if _exclude(path, each) and value is not None]:
+                    del set_to[other]
+                set_to.pop(path, None)
+                set_to[path] = name, value
+    return _with_set(whole, set_to, defaults)
+
+
+def _with_set(
+    whole: dict[str, Any], set_to: Mapping[str, tuple[str, Any]], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``whole`` with the arguments put into its calls."""
+    found: dict[str, Any] = {}
     # Calls first: their arguments may be among the others.
-    for name, value in sorted(values.items(), key=lambda item: not _is_call(*item)):
-        setting, dot, path = name.partition(".")
-        if not dot:
-            continue
-        if setting not in CALLS:
-            hint = did_you_mean(setting, CALLS)
-            raise SettingError(
-                f"{name!r} is no setting's name; those with arguments are {', '.join(CALLS)}. {hint}".rstrip(),
-                setting=name,
-                value=value,
-            )
+    for path, (name, value) in sorted(set_to.items(), key=lambda item: not _is_call(item[0], item[1][1])):
+        setting, _, argument = path.partition(".")
         text: Any = whole.get(setting, defaults.get(setting))
         text = _LEFT_OUT.get(setting) if text is None else text
-        whole[setting] = grammar(setting).changed(text, path, value)
-        set_to[name] = grammar(setting).value(whole[setting], path)
+        try:
+            whole[setting] = grammar(setting).changed(text, argument, value)
+        except SettingError as error:
+            raise (error.of(name) if error.setting == path and error.allowed else error) from None
+        found[path] = grammar(setting).value(whole[setting], argument)
     # One may have taken the place of another's call: then the order would decide.
-    for name, value in set_to.items():
-        setting, _, path = name.partition(".")
-        if _head(grammar(setting).value(whole[setting], path)) != _head(value):
+    for path, value in found.items():
+        setting, _, argument = path.partition(".")
+        if _head(grammar(setting).value(whole[setting], argument)) != _head(value):
             raise SettingError(
-                f"{name} is {written(value)}, but another argument of {setting} takes its place. "
+                f"{path} is {written(value)}, but another argument of {setting} takes its place. "
                 f"Write the whole value of {setting}.",
-                setting=name,
+                setting=path,
                 value=value,
             )
     return whole
+
+
+def _keeps(setting: str, text: str, argument: str) -> bool:
+    """Whether an argument that was given before goes on to be read in this call."""
+    try:
+        return not grammar(setting).says(text, argument)
+    except SettingError:
+        return False
+
+
+def _exclude(path: str, other: str) -> bool:
+    """Whether two arguments exclude each other."""
+    (setting, _, one), (of_setting, _, another) = path.partition("."), other.partition(".")
+    pairs = grammar(setting).exclusive if setting == of_setting else ()
+    return (one, another) in pairs or (another, one) in pairs
+
+
+def _refuse_two_names(layer: Mapping[str, Any]) -> None:
+    """Raises SettingError for an argument under both of its names, and for two that exclude each other."""
+    given: dict[str, tuple[str, Any]] = {}
+    for name, value in layer.items():
+        path = argument_path(name)
+        if "." not in path:
+            continue
+        if path in given:
+            raise refusal(name, value, f"left out where {given[path][0]}, the same setting, is given")
+        for other, (other_name, other_value) in given.items():
+            if value is not None and other_value is not None and _exclude(path, other):
+                raise refusal(name, value, f"left out where {other_name} is given ({other_value!r})")
+        given[path] = name, value
+
+
+def _check_call(name: str, value: Any, setting: str) -> None:
+    """Raises SettingError unless a setting has arguments."""
+    if setting not in CALLS:
+        hint = did_you_mean(setting, CALLS)
+        raise SettingError(
+            f"{name!r} is no setting's name; those with arguments are {', '.join(CALLS)}. {hint}".rstrip(),
+            setting=name,
+            value=value,
+        )
 
 
 def _is_call(name: str, value: Any) -> bool:
@@ -147,15 +301,36 @@ def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
         flat[name] = value
         if name in CALLS and isinstance(value, str):
             flat[name], arguments = grammar(name).flattened(value)
-            flat |= {f"{name}.{argument}": each for argument, each in arguments.items()}
+            flat |= {short_name(f"{name}.{argument}"): each for argument, each in arguments.items()}
     return flat
 
 
 def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     """{setting.argument: path} of the files that the calls among these settings read."""
-    return {
-        f"{name}.{argument}": pathlib.Path(path).expanduser()
-        for name in CALLS
-        if settings.get(name)
-        for argument, path in grammar(name).paths(settings[name]).items()
-    }
+    found: dict[str, pathlib.Path] = {}
+    for name in CALLS:
+        for argument, path in grammar(name).paths(settings[name]).items() if settings.get(name) else ():
+            what, place = f"{name}.{argument}", pathlib.Path(path).expanduser()
+            if what in _FOLDERS:
+                found |= {f"{what}/{file}": place / file for file in _FOLDERS[what]}
+            else:
+                found[what] = place
+    return found
+
+
+def argument(setting: str, text: str, name: str) -> Any:
+    """The value of an argument of a call, by its own factory's default; None where that is not known or has none."""
+    return grammar(setting).value(text, name)
+
+
+def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The settings, a mark in the place of those of these names, of arguments of calls, too, that are numbers."""
+    found = {}
+    for name, value in settings.items():
+        own = [path for path in map(argument_path, names) if path.partition(".")[0] == name]
+        if "." in "".join(own) and value is not None:
+            value = grammar(name).without_numbers(value, [path.partition(".")[2] for path in own])
+        elif own:
+            value = None if value is None else "number"
+        found[name] = value
+    return found

@@ -111,9 +111,10 @@ class Declaration:
         partition who holds them.
       readers: the runs that read it; where none of a command's runs does, it is refused.
       argument: the name under which its readers take it, if that is another.
+      varying: arguments of a call of which the same holds.
       varies: a number on which neither schedule nor partition depend: runs that differ in it share one compiled
         program.
-      preset: whether an algorithm's preset fills it in where it is None.
+      preset: whether an algorithm's preset fills it in where it is None; of a call the arguments that it fills in.
       excludes: the setting that must not be given beside it.
       trips_per_step: whether it holds the trips per server step, in the protocols that read it.
       decides_examples: the data sets whose examples it decides, of a setting of another group than data.
@@ -127,7 +128,8 @@ class Declaration:
     readers: Readers
     argument: str = ""
     varies: bool = False
-    preset: bool = False
+    varying: tuple[str, ...] = ()
+    preset: bool | tuple[str, ...] = False
     excludes: str = ""
     trips_per_step: bool = False
     decides_examples: Readers | None = None

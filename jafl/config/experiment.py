@@ -9,10 +9,9 @@ import numpy as np
 
 from jafl.base import stopwatch
 from jafl.base.errors import SettingError, require, whole_number
-from jafl.clients.work import client_work
 from jafl.config import arms, foretold
 from jafl.config.builders import (
-    make_client_optimizer,
+    make_client_work,
     make_inputs,
     make_rule,
     make_schedule,
@@ -168,16 +167,7 @@ def make_experiment(
             initial_round=initial_round,
             model_bytes=float(count_bytes(shapes)),
         )
-    work = client_work(
-        model,
-        optimizer=make_client_optimizer(settings),
-        local_steps=settings.local_steps,
-        local_epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
-        proximal=settings.proximal,
-        l2=settings.l2,
-        learning_rate_normalization=settings.learning_rate_normalization,
-    )
+    work = make_client_work(settings, model)
     own = (
         server_gradient(model, federation.server_x, federation.server_y) if settings.server_examples else None
     )

@@ -61,13 +61,14 @@ def _check_work(run: Settings) -> None:
 
 def check_epochs(run: Settings, largest_client: int) -> None:
     """Raises SettingError where the passes over the largest client's examples are more than a trip may have."""
-    if run.local_epochs is None or run.local_epochs < 1 or run.batch_size < 0:
+    epochs = run.value("client_work.local_epochs")
+    if epochs is None or epochs < 1 or run.batch_size < 0:
         return
     steps_of_epoch = -(-largest_client // run.batch_size) if run.batch_size else 1
     most = min(MOST_STEPS_OF_A_TRIP // steps_of_epoch, MOST_COUNTED // largest_client)
     allowed = f"at most {most:,}, for a client has {largest_client:,} examples"
     remedy = "A trip cannot be interrupted, and its examples are counted in 32 bits."
-    require(run.local_epochs <= most, "local_epochs", run.local_epochs, allowed, remedy)
+    require(epochs <= most, "client_work.local_epochs", epochs, allowed, remedy)
 
 
 def _check_synthetic(run: Settings) -> None:

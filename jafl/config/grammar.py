@@ -3,6 +3,9 @@
 The names, arguments, types and defaults are those of the Python functions, so they are written once. A dotted name is
 one argument of a call: ``delay.shape=2``. Texts are read by Python's own parser into literals, lists, names and calls
 of registered factories; nothing in them is run.
+
+``default(buffer_size=5)`` is the call that the algorithm or the data set decides, with this argument. It has the
+arguments of all factories; which of them the run's own factory has is known when the run is resolved.
 """
 
 import ast
@@ -15,10 +18,13 @@ import pathlib
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
+
+if TYPE_CHECKING:
+    from jafl.specifications import Specification
 
 # What a value may be, in words, by the type that the factory's signature has.
 KINDS: dict[Any, str] = {
@@ -34,6 +40,7 @@ SEQUENCES = (list, tuple, Sequence)
 WORDS = {"inf": math.inf, "true": True, "false": False, "none": None}  # as flags and JSON have them
 LARGEST_WHOLE_NUMBER = 2**64
 EMPTY = inspect.Parameter.empty
+DEFAULT = "default"  # the name of the call that the algorithm or the data set decides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +87,18 @@ class Grammar:
       supplied: arguments that the experiment fills in where a call leaves them out: the clients' numbers of examples,
         for example.
       fixed: arguments that the experiment fills in, and that no call can have: labels, for example.
+      has_default: whether ``default`` stands for the call that the algorithm or the data set decides.
+      exclusive: pairs of arguments of which a call has at most one; the later one takes the place of the other.
+      short_names: {argument: the setting's own name for it}: learning_rate for client_optimizer.learning_rate.
     """
 
     setting: str
     factories: Mapping[str, Callable[..., Any]]
     supplied: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+    has_default: bool = False
+    exclusive: tuple[tuple[str, str], ...] = ()
+    short_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, text: str) -> Call:
         """The call that a text says.
@@ -123,11 +136,94 @@ class Grammar:
         if isinstance(value, str):
             value = self._from_text(holder, name, value)
         given = {**holder.arguments, name: self._checked(holder.name, name, value)}
+        partner = self._partner(name)
+        if value is not None and given.get(partner) is not None:
+            del given[partner]
         holder.arguments.clear()
         holder.arguments.update(
             (each, given[each]) for each in self._parameters(holder.name) if each in given
         )
         return str(call)
+
+    def _partner(self, name: str) -> str:
+        """The argument that a call has not beside this one; empty where there is none."""
+        partners = {one: other for pair in self.exclusive for one, other in (pair, pair[::-1])}
+        return partners.get(name, "")
+
+    def on(self, text: str, before: str) -> str:
+        """The call ``text`` in the place of another one: with the arguments of ``before`` where that is a default.
+
+        Examples:
+          >>> Grammar("optimizer", {"adam": optax.adam}, has_default=True).on("adam", "default(learning_rate=0.1)")
+          'adam(learning_rate=0.1)'
+        """
+        call, earlier = self.read(text), self.read(before)
+        if earlier.name != DEFAULT:
+            return text
+        parameters = self._parameters(call.name)
+        kept = {name: value for name, value in earlier.arguments.items() if name in parameters}
+        said = {name for name, value in call.arguments.items() if value is not None}
+        for name in [each for each in kept if each in said or self._partner(each) in said]:
+            del kept[name]
+        given = {**call.arguments, **kept}
+        return str(Call(call.name, {name: given[name] for name in parameters if name in given}))
+
+    def filled(self, text: str, own: str) -> str:
+        """The call of a run: of a default that of the run's own factory, with the arguments that it has.
+
+        Args:
+          text: the call as given.
+          own: the run's own call, which the algorithm or the data set decides. Of another factory, too, it fills in
+            the arguments that an experiment supplies.
+
+        Examples:
+          >>> grammar = Grammar("optimizer", {"sgd": optax.sgd, "adam": optax.adam}, ("learning_rate",), (), True)
+          >>> grammar.filled("default(momentum=0.5)", "sgd(learning_rate=0.1)")
+          'sgd(learning_rate=0.1, momentum=0.5)'
+          >>> grammar.filled("adam", "sgd(learning_rate=0.1)")
+          'adam(learning_rate=0.1)'
+        """
+        call, owned = self.read(text), self.read(own)
+        if call.name == DEFAULT:
+            parameters = self._parameters(owned.name)
+            said = {name: value for name, value in call.arguments.items() if name in parameters}
+            partners = {self._partner(name) for name, value in said.items() if value is not None}
+            given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
+            return str(Call(owned.name, {name: given[name] for name in parameters if name in given}))
+        parameters = self._parameters(call.name)
+        supplied = {
+            name: value
+            for name, value in owned.arguments.items()
+            if name in self.supplied and name in parameters and call.arguments.get(name) is None
+        }
+        given = {**call.arguments, **supplied}
+        return str(Call(call.name, {name: given[name] for name in parameters if name in given}))
+
+    def without(self, text: str, names: Collection[str]) -> str:
+        """The call without what a preset has filled in: that of the default, unless only supplied arguments go."""
+        call = self.read(text)
+        kept = {name: value for name, value in call.arguments.items() if name not in names}
+        only_supplied = set(names) <= set(self.supplied)
+        return str(Call(call.name if only_supplied or not self.has_default else DEFAULT, kept))
+
+    def has(self, text: str, argument: str) -> bool:
+        """Whether the outermost factory of a call has an argument of this name."""
+        return argument in self._parameters(self.read(text).name)
+
+    def without_numbers(self, text: str, names: Collection[str]) -> str:
+        """The call, a mark in place of these arguments where they are numbers; for runs that share a program."""
+        call = self._complete(self.read(text))
+        for name in set(names) & set(call.arguments):
+            if isinstance(call.arguments[name], float):
+                call.arguments[name] = Call("number", {})
+        return str(call)
+
+    def specified(self, text: str) -> "Specification":
+        """The call as a specification, with the arguments that are not as by default: their floats are data."""
+        from jafl.specifications import specify  # imports JAX, which the list of experiments does without
+
+        specification: Specification = self._made(self.read(text), {}, specify)
+        return specification
 
     def make(self, text: str, **supplied: Any) -> Any:
         """What the call makes.
@@ -271,9 +367,10 @@ class Grammar:
         if not all(isinstance(part, (ast.Name, ast.BinOp, ast.Div, ast.Load)) for part in ast.walk(node)):
             raise self._code(node, text)
         name = ast.unparse(node).replace(" / ", "/")
-        if name not in self.factories:
-            hint = did_you_mean(name, self.factories, "A text stands in quotes.")
-            names = ", ".join(self.factories)
+        known = [*self.factories, *[DEFAULT] * self.has_default]
+        if name not in known:
+            hint = did_you_mean(name, known, "A text stands in quotes.")
+            names = ", ".join(known)
             raise self._wrong(text, f"there is no {name!r}; there is {names}", hint)
         return name
 
@@ -340,25 +437,41 @@ class Grammar:
     # Arguments.
 
     def _parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """The parameters of a factory that a call can have."""
+        """The parameters of a factory that a call can have; of ``default`` those of all factories."""
+        if name == DEFAULT:
+            return {
+                each: one for factory in self.factories for each, one in self._parameters(factory).items()
+            }
         parameters = inspect.signature(self.factories[name]).parameters
         return {name: each for name, each in parameters.items() if name not in self.fixed}
 
     def _hints(self, name: str) -> Mapping[str, Any]:
-        return _hints_of(self.factories[name])
+        if name != DEFAULT:
+            return _hints_of(self.factories[name])
+        hints: dict[str, Any] = {}
+        for factory in self.factories.values():
+            for argument, hint in _hints_of(factory).items():
+                hints[argument] = hints[argument] | hint if argument in hints else hint
+        return hints
+
+    def _named(self, argument: str) -> str:
+        """What messages call an argument of the setting's call."""
+        return self.short_names.get(argument, f"{self.setting}.{argument}")
 
     def _checked(self, name: str, argument: str, value: Any) -> Any:
         """The value, as a float where the argument is one; raises SettingError for one of another type."""
         kinds = _kinds(self._hints(name).get(argument, Any))
+        if value is None and argument in self.supplied:
+            return None
         fits = not kinds or any(_is_of(value, kind) for kind in kinds)
         allowed = " or ".join(dict.fromkeys(KINDS.get(kind) or _in_words(kind) for kind in kinds))
-        require(fits, f"{self.setting}.{argument}", written(value) if _calls_in(value) else value, allowed)
+        require(fits, self._named(argument), written(value) if _calls_in(value) else value, allowed)
         return _as_float(value) if float in kinds and _is_of(value, float) and int not in kinds else value
 
     def _find(self, call: Call, path: str, way: str = "") -> tuple[Call, str]:
         """The call inside of ``call`` that has the argument, and the argument's name; ``way``: that to ``call``."""
         first, dot, rest = path.partition(".")
-        named = f"{self.setting}.{way}{path}"
+        named = f"{self.setting}.{way}{path}" if way or dot else self._named(path)
         holders = self._holders(call, first)
         if not holders:
             names = {name: None for each in _calls(call) for name in self._parameters(each.name)}
@@ -394,6 +507,8 @@ class Grammar:
         """The call with every default; of the calls inside of it, too, if ``deep``."""
         arguments = {}
         for name, parameter in self._parameters(call.name).items():
+            if call.name == DEFAULT and name not in call.arguments:
+                continue
             if name in call.arguments:
                 arguments[name] = call.arguments[name]
             elif parameter.default is not EMPTY and name not in self.supplied:
@@ -414,25 +529,28 @@ class Grammar:
 
     # Making.
 
-    def _made(self, value: Any, supplied: Mapping[str, Any]) -> Any:
+    def _made(self, value: Any, supplied: Mapping[str, Any], make: Callable[..., Any] | None = None) -> Any:
         if isinstance(value, (list, tuple)):
-            return type(value)(self._made(each, supplied) for each in value)
+            return type(value)(self._made(each, supplied, make) for each in value)
         if not isinstance(value, Call):
             return value
-        arguments = {
-            name: self._made(each, supplied) for name, each in self._complete(value).arguments.items()
-        }
         parameters = inspect.signature(self.factories[value.name]).parameters
+        arguments = {
+            name: self._made(each, supplied, make)
+            for name, each in self._complete(value).arguments.items()
+            if make is None or each != parameters[name].default
+        }
         arguments |= {
             name: each for name, each in supplied.items() if name in parameters and name not in arguments
         }
+        factory = self.factories[value.name]
         try:
-            return self.factories[value.name](**arguments)
+            return factory(**arguments) if make is None else make(factory, **arguments)
         except SettingError as error:
             # A factory names its argument, perhaps as "the delay's mean".
             argument = error.setting.rpartition("'s ")[2]
             if argument in parameters:
-                raise error.of(f"{self.setting}.{argument}") from error
+                raise error.of(self._named(argument)) from error
             if error.setting == self.setting:
                 raise
             raise error.within(self.setting, setting=self.setting) from error

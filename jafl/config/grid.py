@@ -140,7 +140,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _typed(name: str, text: str) -> Any:
     """A value of the setting's type; raises SettingError if ``text`` is none."""
-    if "." in name:
+    if name not in TYPES:
         return calls.literal(text)
     kinds = TYPES[name]
     if text.lower() in NONE and type(None) in kinds:

@@ -4,16 +4,19 @@ Every rule of ``jafl.rules`` is an algorithm by itself: its factory gets the set
 parameters. ``PRESETS`` adds combinations (FedAvgM is FedAvg with server momentum) and each algorithm's defaults.
 """
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 from jafl import rules
+from jafl.config import calls
 
 # Settings that hold wherever neither the user nor the preset says otherwise.
 COMMON: dict[str, Any] = {
     "protocol": "asynchronous",
-    "learning_rate": 0.1,
-    "server_optimizer": "sgd",
-    "server_learning_rate": 1.0,
+    "client_optimizer": "sgd(learning_rate=0.1)",
+    "client_work": "client_work(local_epochs=1, batch_size=8)",
+    "server_optimizer": "sgd(learning_rate=1.0)",
 }
 
 # A rule on gradients sees update = -gradient where the one local step is plain SGD with rate 1.
@@ -29,12 +32,12 @@ PRESETS: dict[str, dict[str, Any]] = {
         "protocol": "synchronous",
         "learning_rate": 0.1,
         "server_learning_rate": 1.0,
-        "server_momentum": 0.9,
+        "server_optimizer.momentum": 0.9,
     },
     "fedprox": {
         "rule": "fedavg",
         "protocol": "synchronous",
-        "proximal": 0.01,
+        "client_work.proximal": 0.01,
         "learning_rate": 0.3,
         "server_learning_rate": 1.0,
     },
@@ -73,6 +76,13 @@ for _name in ("sasgd", "twafl", "wkafl"):  # K-asynchronous in WKAFL
 PRESETS["gsgm"]["restart"] = "after_round"
 for _name in ("ace", "aced"):
     PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name, "memory_precision": "int8"}
+
+
+@functools.cache
+def values(algorithm: str) -> Mapping[str, Any]:
+    """{setting: value} of what an algorithm's preset fills in, its calls whole."""
+    own = {name: value for name, value in PRESETS.get(algorithm, {}).items() if name != "rule"}
+    return calls.with_arguments(COMMON, own, defaults={})
 
 
 def names() -> list[str]:

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 from jafl import data
 from jafl.base.errors import refusal
-from jafl.config import presets
+from jafl.config import calls, presets
 from jafl.config.builders import PROTOCOLS
 from jafl.config.builders.algorithm import (
-    CLIENT_OPTIMIZERS,
-    SERVER_OPTIMIZERS,
     own_rule_arguments,
     rule_arguments,
     rule_factory,
@@ -25,11 +23,11 @@ from jafl.config.declaration import (
     LEFT_OUT,
     SAME,
     State,
-    default_model,
     describe_case,
+    join_with_or,
 )
+from jafl.config.grammar import DEFAULT
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
-from jafl.models import MODELS
 from jafl.privacy.mechanisms import MECHANISMS
 from jafl.rules.staleness import STALENESS_WEIGHTS
 
@@ -38,11 +36,8 @@ KNOWN: dict[str, Collection[str]] = {
     "algorithm": presets.names(),
     "protocol": PROTOCOLS,
     "dataset": data.SOURCES,
-    "model": MODELS,
     "staleness_weight": STALENESS_WEIGHTS,
     "mechanism": MECHANISMS,
-    "client_optimizer": CLIENT_OPTIMIZERS,
-    "server_optimizer": SERVER_OPTIMIZERS,
 }
 
 
@@ -94,7 +89,37 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
         )
         if differing and not any(is_read(name, run) for run in runs):
             unread_settings.append(Unread(name, differing[0], *why_unread(name, runs)))
-    return unread_settings + _unread_rule_arguments(arms, runs)
+    return unread_settings + _unread_arguments(arms, runs) + _unread_rule_arguments(arms, runs)
+
+
+def _unread_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
+    """An entry for each argument that is given for a default call and that the call of no run has."""
+    entries = []
+    for name in calls.CALLS:
+        grammar, run_texts = calls.grammar(name), [getattr(run, name) for run in runs]
+        given = (
+            {
+                argument: value
+                for arm in arms
+                if (call := grammar.read(getattr(arm, name) or DEFAULT)).name == DEFAULT
+                for argument, value in call.arguments.items()
+            }
+            if grammar.has_default
+            else {}
+        )
+        for argument, value in given.items():
+            if not any(grammar.has(text, argument) for text in run_texts):
+                having = [one for one, arguments in grammar.arguments().items() if argument in arguments]
+                here = dict.fromkeys(grammar.read(text).name for text in run_texts)
+                entries.append(
+                    Unread(
+                        calls.short_name(f"{name}.{argument}"),
+                        value,
+                        f"{name} is {join_with_or(having)}",
+                        f"{name} is {' and '.join(here)}",
+                    )
+                )
+    return entries
 
 
 def refuse(unread_settings: Iterable[Unread]) -> None:
@@ -131,8 +156,7 @@ def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Setti
 
 def _word(setting: str, run: Settings) -> str:
     """The value of a setting that distinguishes readers."""
-    value: str = getattr(run, setting) or ""
-    return default_model(run.dataset) if setting == "model" and not value else value
+    return getattr(run, setting) or ""
 
 
 def _by_argument(setting: str, argument: str) -> list[str]:

@@ -16,6 +16,7 @@ from jafl.config.builders import filled_in, make_dropout, make_rule
 from jafl.config.builders.algorithm import rule_arguments
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.data_cache import DataCache
+from jafl.config.declaration import default_model
 from jafl.config.parsing import items, whole_number_in
 from jafl.config.readers import Unread
 from jafl.config.settings import (
@@ -146,11 +147,13 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     settings = dataclasses.replace(
         settings, **_preset_values(settings, algorithm), algorithm=algorithm, seed=str(seed)
     )
+    own = {**presets.values(algorithm), "model": default_model(settings.dataset)}
     # In one spelling, with every default: what is the same then looks the same.
-    there = {name: getattr(settings, name) for name in calls.CALLS}
-    whole: dict[str, Any] = {
-        name: calls.grammar(name).completed(text) for name, text in there.items() if text is not None
-    }
+    whole: dict[str, Any] = {}
+    for name in calls.CALLS:
+        text, grammar = getattr(settings, name), calls.grammar(name)
+        if text is not None:
+            whole[name] = grammar.completed(grammar.filled(text, own[name]) if name in own else text)
     settings = dataclasses.replace(settings, **whole)
     if make_dropout(settings) is None:
         settings = dataclasses.replace(settings, dropout="nobody")
@@ -202,11 +205,8 @@ def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
 def _preset_values(settings: Settings, algorithm: str) -> dict[str, Any]:
     """What an algorithm's preset says of the settings that are not given."""
     own_names = {name for name in TYPES if getattr(settings, name) is not None}
-    left_out = {"rule"} | own_names | excluded_by(own_names)
-    if settings.server_optimizer not in (None, "sgd"):
-        left_out.add("server_momentum")  # a preset's is for sgd
-    preset = presets.COMMON | presets.PRESETS.get(algorithm, {})
-    return {name: value for name, value in preset.items() if name not in left_out}
+    left_out = own_names | excluded_by(own_names) | set(calls.CALLS)
+    return {name: value for name, value in presets.values(algorithm).items() if name not in left_out}
 
 
 def _rule_values(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str, Any]:
@@ -220,8 +220,6 @@ def _rule_values(settings: Settings, rule: Rule, size: str, alone: bool) -> dict
         filled["buffer_size"] = rule.buffer_size or 10
     if size == "cohort_size" and settings.cohort_size is None and not settings.participation:
         filled["cohort_size"] = filled.get("concurrency", settings.concurrency)
-    if settings.local_steps is None and settings.local_epochs is None:
-        filled["local_epochs"] = 1
     if settings.client_trips is None and settings.server_steps is None:
         filled["client_trips"] = 10000
     return filled
@@ -250,8 +248,9 @@ def _check(settings: Settings) -> None:
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
     choose("dataset", settings.dataset, dict.fromkeys(readers.KNOWN["dataset"]))
-    if settings.model is not None:
-        choose("model", settings.model, dict.fromkeys(readers.KNOWN["model"]))
+    for name in calls.CALLS:
+        if getattr(settings, name) is not None:
+            calls.grammar(name).read(getattr(settings, name))
     for name, known in (("matmul_precision", MATMUL_PRECISIONS), ("compute_dtype", COMPUTE_DTYPES)):
         value = getattr(settings, name)
         choose(name, value, dict.fromkeys(known))
@@ -260,7 +259,7 @@ def _check(settings: Settings) -> None:
     if settings.data_seed is not None:
         seed_number("data_seed", settings.data_seed)
     for name in VARYING:
-        value = getattr(settings, name)
+        value = settings.value(name)
         fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
         require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
     choose("keep", settings.keep, dict.fromkeys(KEPT))

@@ -50,9 +50,32 @@ DIVIDED_BY_SEED = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+class _Argument:
+    """An argument of a call under its short name: ``settings.learning_rate``."""
+
+    def __init__(self, path: str):
+        self.setting, _, self.name = path.partition(".")
+
+    def __get__(self, settings: Any, owner: Any = None) -> Any:
+        return (
+            self
+            if settings is None
+            else calls.argument(self.setting, getattr(settings, self.setting), self.name)
+        )
+
+
+@dataclasses.dataclass(frozen=True, init=False)
 class Settings:
-    """What one run is made of, or, with commas in ``algorithm`` or ``seed``, several that are compared."""
+    """What one run is made of, or, with commas in ``algorithm`` or ``seed``, several that are compared.
+
+    Args:
+      values: of its fields, and of arguments under their short names: ``Settings(learning_rate=0.1)``.
+    """
+
+    learning_rate = _Argument("client_optimizer.learning_rate")
+    server_learning_rate = _Argument("server_optimizer.learning_rate")
+    local_steps = _Argument("client_work.local_steps")
+    batch_size = _Argument("client_work.batch_size")
 
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
@@ -274,45 +297,12 @@ class Settings:
         "One labelling model for all clients, so that global accuracy means something.",
         Declaration("data", only(dataset="synthetic"), argument="shared_labels"),
     )
-    model: str | None = _setting(
-        None,
-        "For any data: softmax (from zeros), mlp. Images: cnn, emnist_cnn, lenet5, celeba_cnn, leaf_celeba_cnn, "
-        "fedbuff_cnn, fedstaleweight_fashion_cnn, fedstaleweight_cifar_cnn, resnet18. Signals: mnist_1d_cnn. Texts: "
-        "sent140_lstm, distilbert, bert; their next characters: character_lstm. Default: mlp; character_lstm for "
-        "python_source. help(jafl.models.NAME) in Python tells where each is from.",
+    model: str = _setting(
+        "default",
+        "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
+        "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), ...; run.py help model lists them. Default: "
+        "mlp; character_lstm for python_source.",
         Declaration("model", EVERY_RUN, most_used=True),
-    )
-    hidden_sizes: str = _setting(
-        "64",
-        "Widths of the hidden layers, with commas.",
-        Declaration("model", only(model=("mlp", "character_lstm"))),
-    )
-    channels: str = _setting(
-        "16,32", "Widths of the convolutions, with commas.", Declaration("model", only(model="cnn"))
-    )
-    normalization_layer: str = _setting(
-        "group",
-        "group (32 groups) or layer (one group).",
-        Declaration("model", only(model="resnet18")),
-    )
-    embeddings_file: str = _setting(
-        "",
-        "GloVe file with the word vectors, which then stay fixed. Default: they are learned.",
-        Declaration("model", only(model="sent140_lstm"), files=A_FILE),
-    )
-    model_dir: str = _setting(
-        "",
-        "Directory with config.json, model.safetensors and vocab.txt, as Hugging Face has them.",
-        Declaration(
-            "model",
-            only(model=("distilbert", "bert")),
-            files=("config.json", "model.safetensors", "vocab.txt"),
-        ),
-    )
-    fine_tune: str = _setting(
-        "all",
-        "What is trained: all, or head, what comes on top of the encoder.",
-        Declaration("model", only(model=("distilbert", "bert"))),
     )
     server_examples: int = _setting(
         0,
@@ -488,62 +478,31 @@ class Settings:
         "in once_per_client(LAW) each client. --delay.shape=2 changes one argument; run.py help delay lists them.",
         Declaration("delay", EVERY_RUN, most_used=True),
     )
-    learning_rate: float | None = _setting(
-        None,
-        "Clients' learning rate. Default: the preset's.",
-        Declaration("training", EVERY_RUN, varies=True, preset=True),
-    )
     client_optimizer: str = _setting(
-        "sgd", "Clients' optimizer, new at each trip: sgd, adam or adamw.", Declaration("training", EVERY_RUN)
+        "default",
+        "Clients' optimizer, new at each trip: sgd(0.1), sgd(0.1, momentum=0.9), adam(0.01) or adamw(0.01), as optax "
+        "has them. --learning_rate=0.1 changes one argument. Default: sgd, with the learning rate of the algorithm's "
+        "preset, which also fills in one that is left out here.",
+        Declaration("training", EVERY_RUN, preset=("learning_rate",), varying=("learning_rate", "momentum")),
     )
-    client_momentum: float | None = _setting(
-        None,
-        "Clients' momentum. Default: none.",
-        Declaration("training", only(client_optimizer="sgd"), varies=True),
+    client_work: str = _setting(
+        "default",
+        "What a client does on a trip: client_work(local_steps=5, batch_size=32), client_work(local_epochs=1, "
+        "proximal=0.01, l2=0.001, learning_rate_normalization=True). --client_work.proximal=0.01 changes one "
+        "argument. Default: the preset's, mostly one epoch; batches of 8.",
+        Declaration(
+            "training",
+            EVERY_RUN,
+            preset=("local_steps", "local_epochs", "proximal"),
+            varying=("proximal", "l2"),
+        ),
     )
-    local_steps: int | None = _setting(
-        None,
-        "Minibatch steps per trip. Default: whole epochs instead.",
-        Declaration("training", EVERY_RUN, preset=True, excludes="local_epochs"),
-    )
-    local_epochs: int | None = _setting(
-        None,
-        "Passes over the client's examples per trip. Default: 1 unless local_steps is given.",
-        Declaration("training", EVERY_RUN, preset=True),
-    )
-    batch_size: int = _setting(
-        8,
-        "Examples per minibatch; 0: the client's whole data set as one batch.",
-        Declaration("training", EVERY_RUN),
-    )
-    proximal: float | None = _setting(
-        None,
-        "FedProx's mu. Default: none, 0.01 for fedprox.",
-        Declaration("training", EVERY_RUN, varies=True, preset=True),
-    )
-    l2: float | None = _setting(
-        None, "L2 term on all parameters. Default: none.", Declaration("training", EVERY_RUN, varies=True)
-    )
-    learning_rate_normalization: bool = _setting(
-        False,
-        "LR-Norm: steps on short batches use a proportionally smaller learning rate.",
-        Declaration("training", EVERY_RUN),
-    )
-    server_learning_rate: float | None = _setting(
-        None,
-        "Server's learning rate (FedAsync's alpha). Default: the preset's.",
-        Declaration("server", EVERY_RUN, varies=True, preset=True),
-    )
-    server_optimizer: str | None = _setting(
-        None,
-        "Server's optimizer: sgd, adam, adagrad or yogi as optax has them, reddi_adam, reddi_adagrad or reddi_yogi "
-        "as Reddi et al. do. Default: the preset's, mostly sgd.",
-        Declaration("server", EVERY_RUN, preset=True),
-    )
-    server_momentum: float | None = _setting(
-        None,
-        "Server's momentum. Default: none, 0.9 for fedavgm.",
-        Declaration("server", only(server_optimizer="sgd"), varies=True, preset=True),
+    server_optimizer: str = _setting(
+        "default",
+        "Server's optimizer: sgd(1.0, momentum=0.9), adam(0.01), adagrad or yogi as optax has them, reddi_adam, "
+        "reddi_adagrad or reddi_yogi as Reddi et al. do. --server_learning_rate=0.5 changes one argument (FedAsync's "
+        "alpha). Default: the preset's, mostly sgd; it also fills in a learning rate that is left out here.",
+        Declaration("server", EVERY_RUN, preset=True, varying=("learning_rate", "momentum")),
     )
     staleness_weight: str = _setting(
         "polynomial",
@@ -686,6 +645,14 @@ class Settings:
         False, "Also measure the accuracy on all training examples.", Declaration("output", EVERY_RUN)
     )
 
+    def __init__(self, **values: Any):
+        whole = calls.with_arguments(values, defaults=DEFAULTS)
+        for name in whole:
+            if name not in DEFAULTS:
+                raise TypeError(f"{name!r} is not the name of a setting. {nearest(name)}")
+        for name, default in DEFAULTS.items():
+            object.__setattr__(self, name, whole.get(name, default))
+
     @classmethod
     def from_file(cls, path: str, **explicit: Any) -> "Settings":
         """The settings in a run's ``config.json``, with ``explicit`` ones instead where given.
@@ -698,25 +665,29 @@ class Settings:
         left_out = excluded_by(name for name, value in explicit.items() if value is not None)
         if explicit.get("algorithm", values.get("algorithm")) != values.get("algorithm"):
             # What the earlier algorithm filled in is not what the user asked of this one.
-            left_out |= set(FILLED_BY_PRESETS)
+            values |= _without_presets(values)
         values = {name: value for name, value in values.items() if name not in left_out}
-        return cls.from_mapping({**values, **explicit})
+        return cls.from_mapping(values, explicit)
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "Settings":
-        """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type."""
-        values = calls.with_arguments(with_current_names(values), DEFAULTS)
-        for name, value in values.items():
-            if name not in TYPES:
-                raise SettingError(
-                    f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}",
-                    setting=name,
-                    value=value,
-                )
+    def from_mapping(cls, values: Mapping[str, Any], *layers: Mapping[str, Any]) -> "Settings":
+        """Settings from names and values; raises SettingError for an unknown name or a value of a wrong type.
+
+        layers: the same, each in the place of what comes before.
+        """
+        layers = tuple(map(with_current_names, (values, *layers)))
+        for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
+            raise SettingError(
+                f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}",
+                setting=name,
+                value=value,
+            )
+        whole = calls.with_arguments(*layers, defaults=DEFAULTS)
+        for name, value in whole.items():
             kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
             fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
             require(fits, name, value, " or ".join(KINDS[kind] for kind in TYPES[name]))
-        return cls(**values)
+        return cls(**whole)
 
     def changed(self, *changes: Mapping[str, Any]) -> "Settings":
         """These settings with ``changes``, the later ones in the place of the earlier.
@@ -725,20 +696,21 @@ class Settings:
 
         Raises SettingError for an unknown name or a value of a wrong type.
         """
-        values = dataclasses.asdict(self)
+        layers = [dataclasses.asdict(self)]
         for change in changes:
-            values_there = {name: value for name, value in change.items() if value is not None}
-            values |= {**dict.fromkeys(excluded_by(values_there) - set(values_there)), **change}
-            values = calls.with_arguments(values, values)
-        return self.from_mapping(values)
+            there = {name: value for name, value in change.items() if value is not None}
+            layers.append({**dict.fromkeys(excluded_by(there) - set(there)), **change})
+        return self.from_mapping(*layers)
 
     def value(self, name: str) -> Any:
-        """The value of a setting, or of one argument of a call: ``delay.shape``."""
-        setting, dot, path = name.partition(".")
+        """The value of a setting, or of one argument of a call: ``delay.shape``, ``learning_rate``."""
+        setting, dot, path = calls.argument_path(name).partition(".")
         return calls.grammar(setting).value(getattr(self, setting), path) if dot else getattr(self, name)
 
 
-FORMAT = 2  # 1: with settings such as delay_mean and dirichlet_alpha
+FORMAT = (
+    3  # 1: with settings such as delay_mean and dirichlet_alpha; 2: such as learning_rate and local_steps
+)
 NOT_SETTINGS = (
     "format",
     "digests",
@@ -760,6 +732,13 @@ TYPES: dict[str, tuple[type, ...]] = {
     name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for name, hint in typing.get_type_hints(Settings).items()
 }
+# {short name of an argument: what it says}
+SHORT_HELP = {
+    "learning_rate": "Clients' learning rate. Default: the preset's.",
+    "server_learning_rate": "Server's learning rate (FedAsync's alpha). Default: the preset's.",
+    "local_steps": "Minibatch steps per trip. Default: whole epochs instead.",
+    "batch_size": "Examples per minibatch; 0: the client's whole data set as one batch. Default: 8.",
+}
 HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
 DECLARED: dict[str, Declaration] = {
     field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
@@ -776,10 +755,12 @@ DECIDE_NOTHING = (*PLACES, "different_worlds")
 OF_WORLD = tuple(
     name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES
 )
-# What an algorithm's preset fills in.
-FILLED_BY_PRESETS = tuple(name for name, declared in DECLARED.items() if declared.preset)
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
-VARYING = tuple(name for name, declared in DECLARED.items() if declared.varies)
+VARYING = tuple(
+    calls.short_name(each)
+    for name, declared in DECLARED.items()
+    for each in [*[name] * declared.varies, *(f"{name}.{one}" for one in declared.varying)]
+)
 # What decides, with the run's seed, which examples there are and who holds them.
 OF_FEDERATION = tuple(
     name
@@ -793,6 +774,29 @@ TRIPS_PER_STEP = {
     if declared.trips_per_step
     for protocol in declared.readers.reader_values("protocol") or ()
 }
+
+
+def without_varying(settings: Settings) -> dict[str, Any]:
+    """{name: value} of the settings, a mark in the place of numbers that runs of one program may differ in."""
+    return calls.without_numbers(vars(settings), VARYING)
+
+
+def filled_by_preset(name: str) -> bool:
+    """Whether an algorithm's preset may fill in a setting, or an argument of a call."""
+    setting, _, argument = calls.argument_path(name).partition(".")
+    preset = DECLARED[setting].preset if setting in DECLARED else False
+    return preset if isinstance(preset, bool) else argument in preset
+
+
+def _without_presets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among ``values`` that a preset fills in, without what it does."""
+    found: dict[str, Any] = {}
+    for name, declared in DECLARED.items():
+        if declared.preset is True and name in values:
+            found[name] = DEFAULTS[name]
+        elif isinstance(declared.preset, tuple) and name in values:
+            found[name] = calls.grammar(name).without(values[name], declared.preset)
+    return found
 
 
 def in_world(name: str) -> bool:
@@ -815,8 +819,10 @@ def nearest(name: str) -> str:
 
 
 def is_setting(name: str) -> bool:
-    """Whether it is the name of a setting, or that of an argument of a call: ``delay.shape``."""
-    return name in TYPES or name.partition(".")[0] in calls.CALLS
+    """Whether it is the name of a setting, or that of an argument of a call: ``delay.shape``, ``learning_rate``."""
+    return (
+        name in TYPES or ("." in name and name.partition(".")[0] in calls.CALLS) or name in calls.SHORT_NAMES
+    )
 
 
 def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Nothing is downloaded. Needs ``safetensors`` (``pip install jafl[bert]``).
 """
 
 import json
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of normalization layers
 
 def bert(
     num_classes: int,
-    model_dir: str,
+    model_dir: str | os.PathLike[str],
     fine_tune: str = "all",
     *,
     vocabulary: Sequence[str] | None = None,
@@ -89,7 +90,7 @@ def bert(
 
 def distilbert(
     num_classes: int,
-    model_dir: str,
+    model_dir: str | os.PathLike[str],
     fine_tune: str = "all",
     *,
     vocabulary: Sequence[str] | None = None,
@@ -192,7 +193,7 @@ _FIELDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 def _classifier(
     kind: str,
     num_classes: int,
-    model_dir: str,
+    model_dir: str | os.PathLike[str],
     fine_tune: str,
     vocabulary: Sequence[str] | None,
     param_dtype: Any,

@@ -3,6 +3,7 @@
 ``sent140_lstm`` tells the class of a text, ``character_lstm`` the next token at each place in it.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def sent140_lstm(
     *,
     vocabulary: Sequence[str] | None = None,
     tokens: int = 10_002,
-    embeddings_file: str = "",
+    embeddings_file: str | os.PathLike[str] = "",
     vector_size: int = 300,
     dropout_rate: float = 0.1,
     param_dtype: Any = jnp.float32,
@@ -84,7 +85,7 @@ def sent140_lstm(
         require(
             vocabulary is not None, "vocabulary", vocabulary, "given, to look words up in embeddings_file"
         )
-        vectors = jnp.asarray(read_word_vectors(embeddings_file, vocabulary or ()), param_dtype)
+        vectors = jnp.asarray(read_word_vectors(os.fspath(embeddings_file), vocabulary or ()), param_dtype)
         vector_size = vectors.shape[1]
         frozen = {"word_vectors": {"embedding": vectors}}
     size = whole_number("vector_size", vector_size, 1)

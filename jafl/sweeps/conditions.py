@@ -13,8 +13,8 @@ from jafl.config.settings import (
     DECIDE_NOTHING,
     DECLARED,
     DEFAULTS,
-    FILLED_BY_PRESETS,
     Settings,
+    filled_by_preset,
     in_world,
     is_setting,
     readers_by,
@@ -26,7 +26,7 @@ NOT_COMPARED = ("seed", *DECIDE_NOTHING)
 # With more settings than these in which runs of one arm differ, each run names only those that are unusual.
 MOST_COLUMNS = 5
 # Settings that follow from the algorithm where they are not given: what is usual is so for one algorithm.
-OF_THE_ALGORITHM = (*FILLED_BY_PRESETS, "restart", "concurrency", "buffer_size", "cohort_size")
+OF_THE_ALGORITHM = ("restart", "concurrency", "buffer_size", "cohort_size")
 # In these, runs of several arms may differ and still be compared: what makes the algorithm, and what is measured.
 OF_AN_ARM = (
     "algorithm",
@@ -34,6 +34,15 @@ OF_AN_ARM = (
     *(name for name, declared in DECLARED.items() if declared.group in ("server", "output")),
 )
 USUAL = "the usual ones"
+
+
+def _follows_from_algorithm(name: str) -> bool:
+    return name in OF_THE_ALGORITHM or filled_by_preset(name)
+
+
+def _is_of_an_arm(name: str) -> bool:
+    setting = calls.argument_path(name).partition(".")[0]
+    return setting in OF_AN_ARM or _follows_from_algorithm(name)
 
 
 def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
@@ -144,13 +153,13 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
     settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
     differing = []
     for name in names:
-        if name in OF_AN_ARM or not _differ(runs, name):
+        if _is_of_an_arm(name) or not _differ(runs, name):
             continue
         values = {
             frozenset(
                 same(run.config.get(name))
                 for run in command
-                if is_read(name.partition(".")[0], settings[run.path])
+                if is_read(calls.argument_path(name).partition(".")[0], settings[run.path])
             )
             for command in commands
         }
@@ -198,7 +207,7 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
 
 def _value(run: PastRun, name: str) -> Any:
     """The value of a setting, or of an argument of a call, in a run's file."""
-    return run.config.get(name) if "." not in name else calls.flattened(run.config).get(name)
+    return calls.flattened(run.config).get(name) if "." in calls.argument_path(name) else run.config.get(name)
 
 
 def _is_same_call(run: PastRun, name: str, value: Any) -> bool:
@@ -218,7 +227,7 @@ def _in_order(runs: Sequence[PastRun]) -> list[str]:
     """The names of all settings that runs have, in their order, arguments of a call behind it."""
     order = list(DEFAULTS)
     there = dict.fromkeys(name for run in runs for name in run.config if is_setting(name))
-    return sorted(there, key=lambda name: order.index(name.partition(".")[0]))
+    return sorted(there, key=lambda name: order.index(calls.argument_path(name).partition(".")[0]))
 
 
 def same(value: Any) -> str:
@@ -233,7 +242,7 @@ def usual_values(runs: Sequence[PastRun], names: Sequence[str]) -> dict[tuple[st
     labels = {run.label for run in runs}
     for name in names:
         for label in labels:
-            own = name in OF_THE_ALGORITHM
+            own = _follows_from_algorithm(name)
             values = [run.config.get(name) for run in runs if not own or run.label == label]
             usual[label, name] = _most_common(values, DEFAULTS.get(name))
     return usual

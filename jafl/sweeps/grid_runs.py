@@ -19,7 +19,7 @@ from jafl.config.calls import CALLS
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.resolution import listed_seeds, resolve
-from jafl.config.settings import TYPES, VARYING, Settings, source_settings
+from jafl.config.settings import TYPES, Settings, in_world, source_settings, without_varying
 from jafl.engine.plan.device_memory import device_memory
 from jafl.runs import grouping
 from jafl.runs.directory.damage import is_closed
@@ -209,7 +209,9 @@ class SweepRuns:
         if not self.share_programs or settings.decompose_steps or devices > 1:
             return None
         # Who holds what, who is there and how long trips take decide no program, only what goes through it.
-        numbers = {name for name in TYPES if float in TYPES[name]} | {*CALLS}
+        numbers = {name for name in TYPES if float in TYPES[name]} | {
+            name for name in CALLS if in_world(name)
+        }
         return _values(settings, numbers - {*source_settings(settings.dataset)})
 
 
@@ -230,7 +232,7 @@ def _groups(runs: Sequence[SweepRun], largest: int) -> list[list[SweepRun]]:
         return [[run] for run in runs]
     by_schedule: dict[Any, list[SweepRun]] = {}
     for run in runs:
-        by_schedule.setdefault((run.settings.seed, _values(run.settings, {*VARYING})), []).append(run)
+        by_schedule.setdefault((run.settings.seed, _values(run.settings, set())), []).append(run)
     shared = [same for same in by_schedule.values() if len(same) >= SHARED_FROM]
     paths_of_shared = {run.path for same in shared for run in same}
     rest = [run for run in runs if run.path not in paths_of_shared]
@@ -252,9 +254,9 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 def _values(settings: Settings, left_out: set[str]) -> tuple:
-    """The settings' values except the seed; of those ``left_out`` only whether they are None."""
+    """The settings' values without the seed and what may vary; of those ``left_out`` only whether they are None."""
     return tuple(
         value is None if name in left_out else value
-        for name, value in settings.__dict__.items()
+        for name, value in without_varying(settings).items()
         if name != "seed"
     )

@@ -23,7 +23,7 @@ from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import changed, input_digests, input_files
 from jafl.config.resolution import refuse_unread_in_sweep, resolve
-from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings
+from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, is_closed, survey
 from jafl.runs.directory.files import RUNS, RunDirectory, claim_next_directory
@@ -233,8 +233,8 @@ def _check(conditions: Sequence[ConditionArms]) -> None:
             for label, settings in resolve(arms, loaded):
                 make_client_optimizer(settings)
                 make_server_optimizer(settings)
-                without_seed = dataclasses.replace(settings, seed="")
-                kind = str([value for value in without_seed.__dict__.values() if type(value) is not float])
+                values = without_varying(dataclasses.replace(settings, seed=""))
+                kind = str([value for value in values.values() if type(value) is not float])
                 if kind not in checked:
                     checked.add(kind)
                     make_experiment(label, settings, loaded)

@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments.harness.declare.assumed import BASE_SIZES, NAMES, assumed_model, assumed_source
 from jafl.base.errors import SettingError
+from jafl.config import calls
 from jafl.config.builders import make_model, make_source
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
@@ -37,10 +38,12 @@ class AssumingCache(DataCache):
 
     def model(self, settings: Settings, source: Source) -> Model:
         """The model, or the published size of one whose folder is not here."""
-        folder = settings.model_dir
-        if settings.model in BASE_SIZES and not (folder and pathlib.Path(folder).is_dir()):
-            model = assumed_model(settings.model, source.num_classes, settings.fine_tune)
-            self.assumed.setdefault(settings.model, f"model_dir is {folder!r}, which is no directory here.")
+        grammar = calls.grammar("model")
+        name = grammar.read(settings.model).name
+        folder = grammar.value(settings.model, "model_dir") if name in BASE_SIZES else ""
+        if name in BASE_SIZES and not (folder and pathlib.Path(folder).is_dir()):
+            model = assumed_model(name, source.num_classes, grammar.value(settings.model, "fine_tune"))
+            self.assumed.setdefault(name, f"model_dir is {folder!r}, which is no directory here.")
             return model
         return make_model(settings, source)
 

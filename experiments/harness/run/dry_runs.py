@@ -20,7 +20,7 @@ from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.experiment import make_experiment
 from jafl.config.resolution import listed_seeds, refuse_unread_in_sweep, resolve
-from jafl.config.settings import VARYING, Settings
+from jafl.config.settings import Settings, without_varying
 from jafl.engine.plan.device_memory import readable
 from jafl.runs.directory.files import RunDirectory
 from jafl.runs.directory.reader import read_json
@@ -116,9 +116,7 @@ class Planner:
 
     def _run_needs(self, where: str, label: str, run: Settings) -> Needs | str:
         """What a run needs, or why it is refused."""
-        key = tuple(
-            value is None if name in VARYING else value for name, value in vars(run).items() if name != "seed"
-        )
+        key = tuple(value for name, value in without_varying(run).items() if name != "seed")
         if key not in self._needs:
             self._tell(f"{where.strip()}: its schedule, memory and compute")
             try:

@@ -116,7 +116,7 @@ DESK_WORLD = {
     "dataset": "mnist_5000",
     "test_folds": FOLDS,
     "model": "softmax",
-    "l2": 0.01,
+    "client_work.l2": 0.01,
     "num_clients": CLIENTS,
     "partition": "dirichlet",
     "batch_size": 32,

@@ -78,7 +78,7 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=DESK_WORLD
             | {"client_trips": TRIPS, "delay": SLOW_FIFTH[5]}
-            | {"model": "mlp", "hidden_sizes": "32", "l2": 0.001},
+            | {"model": "mlp", "model.hidden_sizes": [32], "client_work.l2": 0.001},
             arms=ARMS,
             conditions={**ALPHAS, "server_learning_rate": RATES},
             seeds=tuple(range(180, 200)),

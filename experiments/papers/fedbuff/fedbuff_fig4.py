@@ -2,7 +2,7 @@
 
 Command: python run.py --experiment=fedbuff_fig4
     --tune searches for the rates and clip norms first; --scale=paper takes Sent140 with GloVe's vectors
-    (--embeddings_file), once ``run.py --prepare=sentiment140`` has been run.
+    (--model.embeddings_file), once ``run.py --prepare=sentiment140`` has been run.
 
 Published: a figure without a table: final accuracy after 600,000 trips, "one pass over the dataset", K = 10,
 cohorts of 1,000, delta 1e-7: FedBuff with DP-FTRL is above FedAvgM with DP-FTRL and FedAvgM with amplified DP-SGD
@@ -89,7 +89,7 @@ WORLD: dict[str, Any] = {
     "num_clients": 4400,
     "concurrency": 100,
     "delay": "half_normal",
-    "local_epochs": 1,
+    "client_work.local_epochs": 1,
     "batch_size": 8,
     "learning_rate": 1.0,
     "clip_norm": 1.0,
@@ -102,7 +102,7 @@ WORLD: dict[str, Any] = {
 SPACE = {
     "clip_norm": [0.4, 1.6, 6.4],
     "server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
-    "server_momentum": [0.9],
+    "server_optimizer.momentum": [0.9],
 }
 SEEDS = tuple(range(40, 60))
 SEARCH = Search(space=SPACE, seeds=(110, 111, 112))
@@ -112,7 +112,7 @@ TUNED: dict[str, dict[str, dict[str, float]]] = {
         label: {
             "clip_norm": 1.6,
             "server_learning_rate": 0.1 if arm["algorithm"] == "fedbuff" else 1.0,
-            "server_momentum": 0.9,
+            "server_optimizer.momentum": 0.9,
         }
         for label, arm in ARMS.items()
     }

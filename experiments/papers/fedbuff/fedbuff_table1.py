@@ -29,7 +29,7 @@ on 9,343 clients (section 6), which are all that LEAF has. This is taken at its 
 divided. Sent140's 660,120 clients (section 6) are all accounts, too, but are not taken at their word, except under
 privacy (fedbuff_fig4): section B.1 uses 15 % of the data. CIFAR-10's 5,000 clients are Hsu et al.'s (section B.1):
 equally many images each. Sent140's word vectors are GloVe's in the paper (section B.1) and stay fixed; without
---embeddings_file=FILE they are learned here, and table 4's rates were not found for that.
+--model.embeddings_file=FILE they are learned here, and table 4's rates were not found for that.
 
 Desk size: the paper's own federation of CIFAR-10 with other examples: 5,000 clients of ten examples, Hsu et al.'s
 Dirichlet 0.1, 1,000 of them under way, K = 10; but MNIST-1D, drawn again for each seed, an MLP 40-64-10, and batch
@@ -77,14 +77,14 @@ WORLD: dict[str, Any] = {
     **VALIDATION,
     "resample_data": True,
     "model": "mlp",
-    "hidden_sizes": "64",
+    "model.hidden_sizes": [64],
     "num_clients": CLIENTS,
     "partition": "dirichlet",
     "partition.alpha": 0.1,
     "partition.equal_sizes": True,
     "concurrency": CONCURRENCY,
     "delay": "half_normal",
-    "local_epochs": 1,
+    "client_work.local_epochs": 1,
     "batch_size": 5,
     "client_trips": 60_000,
     "evaluate_every": CONCURRENCY,
@@ -100,7 +100,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 # Spaces of the searches: 20 trials each, and 12 where each of several conditions has a search of its own.
 SERVER = [0.1, 0.3, 1.0, 3.0, 10.0]
-WITH_MOMENTUM = {"learning_rate": [0.3, 1.0], "server_learning_rate": SERVER, "server_momentum": [0.0, 0.9]}
+WITH_MOMENTUM = {"learning_rate": [0.3, 1.0], "server_learning_rate": SERVER, "server_optimizer.momentum": [0.0, 0.9]}
 OF_FEDASYNC = {
     "learning_rate": [0.3, 1.0, 3.0, 10.0],
     "server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0],
@@ -125,7 +125,7 @@ SEARCH = search_for_trips(
         FEDASYNC: OF_FEDASYNC,
         FEDAVGM: {**WITH_MOMENTUM, "learning_rate": [1.0, 3.0]},
         FEDAVG: {"learning_rate": [0.3, 1.0, 3.0, 10.0], "server_learning_rate": SERVER},
-        FEDPROX: {"learning_rate": [1.0, 3.0], "server_learning_rate": SERVER, "proximal": [0.001, 0.1]},
+        FEDPROX: {"learning_rate": [1.0, 3.0], "server_learning_rate": SERVER, "client_work.proximal": [0.001, 0.1]},
     },
     seeds=(160, 161, 162),
 )
@@ -134,7 +134,7 @@ SEARCH = search_for_trips(
 PAPER_WORLD: dict[str, Any] = {
     "concurrency": 1000,
     "delay": "half_normal",
-    "local_epochs": 1,
+    "client_work.local_epochs": 1,
     "batch_size": 32,
     "client_trips": 600_000,
     "evaluate_every": 1000,
@@ -164,12 +164,12 @@ CLIENTS_GIVEN = {"celeb_a": "CelebA", "sentiment140": "Sent140"}
 NAMES = CLIENTS_GIVEN | {"cifar10": "CIFAR-10"}
 # Clients that train: all of LEAF's celebrities; 80 % of 15 % of 660,120 accounts.
 PAPER_CLIENTS = {"celeb_a": 9343, "sentiment140": 79_214, "cifar10": 5000}
-AS_PUBLISHED = {"aggregate": "sum", "learning_rate_normalization": True}  # FedBuff's
+AS_PUBLISHED = {"aggregate": "sum", "client_work.learning_rate_normalization": True}  # FedBuff's
 # Sections 6 and B.2: clients start at a constant rate, ``concurrency`` of them per mean duration.
 ARRIVALS = {"protocol": "open_arrivals", "starts": "constant"}
 ASYNCHRONOUS = ("fedbuff", "fedasync")
 WITHOUT_GLOVE = (
-    "On paper size Sent140's word vectors are learned unless --embeddings_file names GloVe's, which the published "
+    "On paper size Sent140's word vectors are learned unless --model.embeddings_file names GloVe's, which the published "
     "rates were found with."
 )
 # Table 4: clients' and server's rate, momentum or mu. FedProx's 1.0^3 on Sent140 is read as 10^3.
@@ -200,7 +200,7 @@ RATES: dict[str, dict[str, tuple[float, ...]]] = {
 
 def published_rates(task: str, arm: str) -> dict[str, float]:
     """Table 4's values as settings."""
-    names = ("learning_rate", "server_learning_rate", "proximal" if arm == FEDPROX else "server_momentum")
+    names = ("learning_rate", "server_learning_rate", "client_work.proximal" if arm == FEDPROX else "server_optimizer.momentum")
     return dict(zip(names, RATES[task][arm], strict=False))
 
 

@@ -1,7 +1,7 @@
 """FedBuff (Nguyen et al. 2022), table 3: the best settings under differential privacy, for each epsilon.
 
 Command: python run.py --experiment=fedbuff_table3
-    --tune searches for the settings first; --scale=paper takes Sent140 with GloVe's vectors (--embeddings_file),
+    --tune searches for the settings first; --scale=paper takes Sent140 with GloVe's vectors (--model.embeddings_file),
     once ``run.py --prepare=sentiment140`` has been run.
 
 Published: the table below: clients' rate, server's rate, momentum and clip norm. "FedBuff's ability to tolerate
@@ -38,30 +38,30 @@ ARMS = {label: arm for label, arm in fig4.ARMS.items() if not label.endswith(PAS
 SPACE: Space = {
     "clip_norm": LogUniform(0.03, 3.0),
     "server_learning_rate": LogUniform(0.1, 100.0),
-    "server_momentum": [0.0, 0.1, 0.3, 0.5, 0.9, 0.99],
+    "server_optimizer.momentum": [0.0, 0.1, 0.3, 0.5, 0.9, 0.99],
 }
 SEEDS = tuple(range(20, 40))
 TUNED: dict[str, dict[str, dict[str, float]]] = {
     "epsilon=6": {
-        FEDBUFF: {"clip_norm": 1.17, "server_learning_rate": 0.492, "server_momentum": 0.0},
-        FEDBUFF + TRUE: {"clip_norm": 0.564, "server_learning_rate": 0.645, "server_momentum": 0.0},
-        FEDAVGM: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_momentum": 0.9},
-        FEDAVGM + TRUE: {"clip_norm": 1.81, "server_learning_rate": 0.48, "server_momentum": 0.5},
-        DP_SGD: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_momentum": 0.9},
+        FEDBUFF: {"clip_norm": 1.17, "server_learning_rate": 0.492, "server_optimizer.momentum": 0.0},
+        FEDBUFF + TRUE: {"clip_norm": 0.564, "server_learning_rate": 0.645, "server_optimizer.momentum": 0.0},
+        FEDAVGM: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
+        FEDAVGM + TRUE: {"clip_norm": 1.81, "server_learning_rate": 0.48, "server_optimizer.momentum": 0.5},
+        DP_SGD: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
     },
     "epsilon=12": {
-        FEDBUFF: {"clip_norm": 0.715, "server_learning_rate": 1.47, "server_momentum": 0.0},
-        FEDBUFF + TRUE: {"clip_norm": 1.17, "server_learning_rate": 0.492, "server_momentum": 0.0},
-        FEDAVGM: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_momentum": 0.5},
-        FEDAVGM + TRUE: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_momentum": 0.9},
-        DP_SGD: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_momentum": 0.9},
+        FEDBUFF: {"clip_norm": 0.715, "server_learning_rate": 1.47, "server_optimizer.momentum": 0.0},
+        FEDBUFF + TRUE: {"clip_norm": 1.17, "server_learning_rate": 0.492, "server_optimizer.momentum": 0.0},
+        FEDAVGM: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
+        FEDAVGM + TRUE: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
+        DP_SGD: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
     },
     "epsilon=24": {
-        FEDBUFF: {"clip_norm": 1.56, "server_learning_rate": 0.126, "server_momentum": 0.9},
-        FEDBUFF + TRUE: {"clip_norm": 0.715, "server_learning_rate": 1.47, "server_momentum": 0.0},
-        FEDAVGM: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_momentum": 0.5},
-        FEDAVGM + TRUE: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_momentum": 0.9},
-        DP_SGD: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_momentum": 0.5},
+        FEDBUFF: {"clip_norm": 1.56, "server_learning_rate": 0.126, "server_optimizer.momentum": 0.9},
+        FEDBUFF + TRUE: {"clip_norm": 0.715, "server_learning_rate": 1.47, "server_optimizer.momentum": 0.0},
+        FEDAVGM: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
+        FEDAVGM + TRUE: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
+        DP_SGD: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
     },
 }
 
@@ -121,7 +121,7 @@ EXPERIMENT = PaperExperiment(
         "true epsilon": fig4.true_epsilon,
         "clip norm": setting("clip_norm"),
         "server's rate": setting("server_learning_rate"),
-        "momentum": setting("server_momentum"),
+        "momentum": setting("server_optimizer.momentum"),
         "trips clipped": fig4.clipped,
     },
     beside=beside,

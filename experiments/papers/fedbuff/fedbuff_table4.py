@@ -69,9 +69,9 @@ def search(trials: int, seeds: tuple[int, ...], target: float | None = None) -> 
     return Search(
         space=BOTH,
         spaces={
-            FEDBUFF: {**BOTH, "server_momentum": MOMENTA},
-            FEDAVGM: {**BOTH, "server_momentum": MOMENTA},
-            FEDPROX: {**BOTH, "proximal": [0.001, 0.01, 0.1, 1.0]},
+            FEDBUFF: {**BOTH, "server_optimizer.momentum": MOMENTA},
+            FEDAVGM: {**BOTH, "server_optimizer.momentum": MOMENTA},
+            FEDPROX: {**BOTH, "client_work.proximal": [0.001, 0.01, 0.1, 1.0]},
         },
         trials=trials,
         seeds=seeds,

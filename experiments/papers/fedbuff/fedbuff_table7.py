@@ -48,7 +48,7 @@ from experiments.papers.fedbuff.fedbuff_table1 import CLIENTS_GIVEN, FEDBUFF, FE
 
 NORMALIZED, BY_EXAMPLES, UNIFORM = "LR-Norm", "example weight", "uniform weight"
 ARMS: dict[str, dict[str, Any]] = {
-    NORMALIZED: {"algorithm": "fedbuff", "learning_rate_normalization": True},
+    NORMALIZED: {"algorithm": "fedbuff", "client_work.learning_rate_normalization": True},
     BY_EXAMPLES: {"algorithm": "fedbuff", "weigh_by_examples": True},
     UNIFORM: {"algorithm": "fedbuff"},
 }
@@ -64,12 +64,12 @@ WORLD: dict[str, Any] = {
     **HELD_OUT,
     "resample_data": True,
     "model": "character_lstm",
-    "hidden_sizes": "16",
+    "model.hidden_sizes": [16],
     "num_clients": 1000,
     "concurrency": 100,
     "buffer_size": 10,
     "delay": "half_normal",
-    "local_epochs": 1,
+    "client_work.local_epochs": 1,
     "batch_size": 64,
     "learning_rate": 10.0,
     "client_trips": 600,

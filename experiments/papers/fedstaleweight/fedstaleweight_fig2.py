@@ -104,7 +104,7 @@ EXPERIMENT = PaperExperiment(
                 "dataset": "mnist_1d",
                 "resample_data": True,
                 "model": "mlp",
-                "hidden_sizes": "64",
+                "model.hidden_sizes": [64],
                 "learning_rate": 1.0,
             },
             arms=ARMS,

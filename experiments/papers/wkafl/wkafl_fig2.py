@@ -57,7 +57,7 @@ ARMS = {
         "restart": "after_step",
         "learning_rate": 1.0,
         "local_steps": 1,
-        "server_momentum": 0.1,
+        "server_optimizer.momentum": 0.1,
     }
     for label, base in BY_STALENESS.items()
 } | {

@@ -102,7 +102,7 @@ DESK_SETTINGS = PAPER_SETTINGS | {
     "test_fraction": 0.1,
     "resample_data": True,
     "model": "character_lstm",
-    "hidden_sizes": "32",
+    "model.hidden_sizes": [32],
     "buffer_size": 10,
     "batch_size": 4,
     "server_steps": 400,

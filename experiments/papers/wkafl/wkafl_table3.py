@@ -117,7 +117,7 @@ HARDER = WORLD | {
     "dataset": "mnist_1d",
     "resample_data": True,
     "model": "mlp",
-    "hidden_sizes": "64",
+    "model.hidden_sizes": [64],
     "batch_size": 8,
     "server_steps": 1000,
     "target_accuracy": 0.28,

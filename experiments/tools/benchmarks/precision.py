@@ -39,7 +39,7 @@ SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds 0, 1, ...", lower_bound=2)
 CLIENTS, BATCH = 100, 8
 # {rule: (factory, trips per server step, clients in flight, local work)}
 RULES = {
-    "fedbuff": (jafl.rules.fedbuff, 10, 20, {"local_epochs": 1}),
+    "fedbuff": (jafl.rules.fedbuff, 10, 20, {"client_work.local_epochs": 1}),
     "ace": (jafl.rules.ace, 1, CLIENTS, {"local_steps": 1}),
 }
 # {(data, model): client trips of each rule}

@@ -1,6 +1,11 @@
 """Builders: each makes one ingredient of an experiment from settings."""
 
-from jafl.config.builders.algorithm import make_client_optimizer, make_rule, make_server_optimizer
+from jafl.config.builders.algorithm import (
+    make_client_optimizer,
+    make_client_work,
+    make_rule,
+    make_server_optimizer,
+)
 from jafl.config.builders.data import (
     filled_in,
     make_federation,
@@ -16,6 +21,7 @@ __all__ = [
     "PROTOCOLS",
     "filled_in",
     "make_client_optimizer",
+    "make_client_work",
     "make_dropout",
     "make_federation",
     "make_inputs",

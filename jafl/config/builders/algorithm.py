@@ -5,28 +5,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import optax
-
 from jafl import rules
 from jafl.base.errors import choose, require, unknown_name
-from jafl.config import presets
+from jafl.config import calls, presets
 from jafl.config.builders.privacy import is_private, make_private
 from jafl.config.builders.secure import make_secure
 from jafl.config.settings import DEFAULTS, Settings, choice_arguments
-from jafl.rules import server_optimizers
+from jafl.models import Model
 from jafl.rules.staleness import STALENESS_WEIGHTS
-from jafl.specifications import Specification, specify
-
-SERVER_OPTIMIZERS = {
-    "sgd": optax.sgd,
-    "adam": optax.adam,
-    "adagrad": optax.adagrad,
-    "yogi": optax.yogi,
-    "reddi_adam": server_optimizers.fedadam,
-    "reddi_adagrad": server_optimizers.fedadagrad,
-    "reddi_yogi": server_optimizers.fedyogi,
-}
-CLIENT_OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
+from jafl.specifications import Specification
 
 
 def rule_factory(algorithm: str) -> Callable[..., Specification]:
@@ -114,35 +101,29 @@ def make_staleness_weight(settings: Settings) -> Specification:
 
 def make_server_optimizer(settings: Settings) -> Specification:
     """The server's optax optimizer."""
-    return _optimizer(
-        "server",
-        SERVER_OPTIMIZERS,
-        settings.server_optimizer or "",
-        settings.server_learning_rate,
-        settings.server_momentum,
-    )
+    return _optimizer("server_optimizer", settings.server_optimizer)
 
 
 def make_client_optimizer(settings: Settings) -> Specification:
     """The clients' optax optimizer."""
-    return _optimizer(
-        "client",
-        CLIENT_OPTIMIZERS,
-        settings.client_optimizer,
-        settings.learning_rate,
-        settings.client_momentum,
+    return _optimizer("client_optimizer", settings.client_optimizer)
+
+
+def _optimizer(setting: str, text: str) -> Specification:
+    """The optimizer, its numbers data of the program; optax itself takes any number for a rate and a momentum."""
+    grammar = calls.grammar(setting)
+    rate, momentum = grammar.value(text, "learning_rate"), grammar.read(text).arguments.get("momentum")
+    name = calls.short_name(f"{setting}.learning_rate")
+    fits = isinstance(rate, float) and 0 <= rate < float("inf")
+    require(fits, name, rate, "a finite number, at least 0")
+    require(momentum is None or 0 <= momentum < 1, f"{setting}.momentum", momentum, "at least 0 and below 1")
+    return grammar.specified(text)
+
+
+def make_client_work(settings: Settings, model: Model) -> Specification:
+    """What a client does on a trip."""
+    optimizer = make_client_optimizer(settings)
+    work: Specification = calls.grammar("client_work").make(
+        settings.client_work, model=model, optimizer=optimizer
     )
-
-
-def _optimizer(
-    side: str, optimizers: dict, name: str, learning_rate: Any, momentum: float | None
-) -> Specification:
-    """side: "server" or "client", whose settings are checked."""
-    factory = choose(f"{side}_optimizer", name, optimizers)
-    rate = "server_learning_rate" if side == "server" else "learning_rate"
-    require(0 <= learning_rate < float("inf"), rate, learning_rate, "a finite number, at least 0")
-    if momentum is None:
-        return specify(factory, learning_rate=float(learning_rate))
-    require(name == "sgd", f"{side}_momentum", momentum, f"left out where {side}_optimizer is not sgd")
-    require(0 <= momentum < 1, f"{side}_momentum", momentum, "at least 0 and below 1")
-    return specify(factory, learning_rate=float(learning_rate), momentum=float(momentum))
+    return work

@@ -115,7 +115,7 @@ def filled_in(settings: Settings, source: Source) -> Settings:
         )
         fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
         require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
-    model = settings.model or default_model(settings.dataset)
+    model = grammar("model").filled(settings.model, default_model(settings.dataset))
     return dataclasses.replace(with_data(settings), partition=partition, num_clients=clients, model=model)
 
 
