@@ -318,9 +318,14 @@ def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     return found
 
 
-def argument(setting: str, text: str, name: str) -> Any:
-    """The value of an argument of a call, by its own factory's default; None where that is not known or has none."""
-    return grammar(setting).value(text, name)
+def argument(settings: Mapping[str, Any], name: str) -> Any:
+    """The value of a setting, or of an argument under its dotted or short name; None of one that its call has not."""
+    setting, dot, path = argument_path(name).partition(".")
+    text = settings.get(setting)
+    if not dot or not isinstance(text, str):
+        return text
+    has = grammar(setting).has(text, path.partition(".")[0])
+    return grammar(setting).value(text, path) if has else None
 
 
 def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def _check(settings: Settings) -> None:
     if settings.data_seed is not None:
         seed_number("data_seed", settings.data_seed)
     for name in VARYING:
-        value = settings.value(name)
+        value = calls.argument(vars(settings), name)
         fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
         require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
     choose("keep", settings.keep, dict.fromkeys(KEPT))

@@ -54,14 +54,10 @@ class _Argument:
     """An argument of a call under its short name: ``settings.learning_rate``."""
 
     def __init__(self, path: str):
-        self.setting, _, self.name = path.partition(".")
+        self.path = path
 
     def __get__(self, settings: Any, owner: Any = None) -> Any:
-        return (
-            self
-            if settings is None
-            else calls.argument(self.setting, getattr(settings, self.setting), self.name)
-        )
+        return self if settings is None else calls.argument(vars(settings), self.path)
 
 
 @dataclasses.dataclass(frozen=True, init=False)

@@ -123,7 +123,9 @@ def published_means(better: str, worse: str) -> str:
 
 def _paper_overrides() -> list[Override]:
     overrides = [
-        Override({"model": model}, None, {"model.model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"})
+        Override(
+            {"model": model}, None, {"model.model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"}
+        )
         for model, folder in FOLDERS.items()
     ]
     for clients, steps, every, evaluated in ((100, 500, 500, None), (20, 100, 100, 3000)):
@@ -212,7 +214,7 @@ EXPERIMENT = PaperExperiment(
             ),
         ),
         "desk": Scale(
-            settings={name: value for name, value in DESK_WORLD.items() if name != "l2"}
+            settings={name: value for name, value in DESK_WORLD.items() if name != "client_work.l2"}
             | {"num_clients": CLIENTS, "delay": slow_fifth(CLIENTS, 5), "server_steps": STEPS}
             | {"model": "mlp", "model.hidden_sizes": [32]},
             arms=DESK_ARMS,

@@ -137,7 +137,7 @@ TABLE_3: dict[float, dict[str, tuple[float, float, float, float]]] = {
         FEDAVGM: (1.0, 8e3, 0.5, 1e-4),
     },
 }
-TABLE_3_SETTINGS = ("learning_rate", "server_learning_rate", "server_momentum", "clip_norm")
+TABLE_3_SETTINGS = ("learning_rate", "server_learning_rate", "server_optimizer.momentum", "clip_norm")
 
 
 def noises(noise: Mapping[float, float]) -> list[Override]:

@@ -100,7 +100,11 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 # Spaces of the searches: 20 trials each, and 12 where each of several conditions has a search of its own.
 SERVER = [0.1, 0.3, 1.0, 3.0, 10.0]
-WITH_MOMENTUM = {"learning_rate": [0.3, 1.0], "server_learning_rate": SERVER, "server_optimizer.momentum": [0.0, 0.9]}
+WITH_MOMENTUM = {
+    "learning_rate": [0.3, 1.0],
+    "server_learning_rate": SERVER,
+    "server_optimizer.momentum": [0.0, 0.9],
+}
 OF_FEDASYNC = {
     "learning_rate": [0.3, 1.0, 3.0, 10.0],
     "server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0],
@@ -125,7 +129,11 @@ SEARCH = search_for_trips(
         FEDASYNC: OF_FEDASYNC,
         FEDAVGM: {**WITH_MOMENTUM, "learning_rate": [1.0, 3.0]},
         FEDAVG: {"learning_rate": [0.3, 1.0, 3.0, 10.0], "server_learning_rate": SERVER},
-        FEDPROX: {"learning_rate": [1.0, 3.0], "server_learning_rate": SERVER, "client_work.proximal": [0.001, 0.1]},
+        FEDPROX: {
+            "learning_rate": [1.0, 3.0],
+            "server_learning_rate": SERVER,
+            "client_work.proximal": [0.001, 0.1],
+        },
     },
     seeds=(160, 161, 162),
 )
@@ -200,7 +208,11 @@ RATES: dict[str, dict[str, tuple[float, ...]]] = {
 
 def published_rates(task: str, arm: str) -> dict[str, float]:
     """Table 4's values as settings."""
-    names = ("learning_rate", "server_learning_rate", "client_work.proximal" if arm == FEDPROX else "server_optimizer.momentum")
+    names = (
+        "learning_rate",
+        "server_learning_rate",
+        "client_work.proximal" if arm == FEDPROX else "server_optimizer.momentum",
+    )
     return dict(zip(names, RATES[task][arm], strict=False))
 
 

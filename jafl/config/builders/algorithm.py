@@ -28,7 +28,9 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
     """
     factory = rule_factory(settings.algorithm)
     parameters = inspect.signature(factory).parameters
-    arguments = {name: getattr(settings, name) for name in parameters if name in DEFAULTS}
+    arguments = {
+        name: getattr(settings, name) for name in parameters if name in {*DEFAULTS, *calls.SHORT_NAMES}
+    }
     arguments = {name: value for name, value in arguments.items() if value is not None}
     if "divide_by" in parameters and settings.cohorts == "poisson" and settings.cohort_size is not None:
         arguments["divide_by"] = float(settings.cohort_size)
