@@ -129,8 +129,8 @@ def _values(run: PastRun, metric: str) -> list[float]:
 
 def _budget(run: PastRun, axis: str) -> float:
     """The whole budget of a run that diverged; NaN where its settings do not tell."""
-    trips, steps = run.config.get("client_trips"), run.config.get("server_steps")
-    size = run.config.get("buffer_size") or run.config.get("cohort_size") or math.nan
+    trips, steps = run.value("client_trips"), run.value("server_steps")
+    size = run.value("buffer_size") or run.value("protocol.cohort_size") or math.nan
     if axis == "client_trips":
         return float(trips or (steps or math.nan) * size)
     if axis == "server_step":

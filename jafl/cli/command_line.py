@@ -21,6 +21,7 @@ from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, grammar
+from jafl.config.parsing import items
 from jafl.config.settings import (
     DEFAULTS,
     HELP,
@@ -633,7 +634,7 @@ def _run(settings: Settings, hosts: "Hosts | None" = None) -> set[str]:
         )
         return {UNDRAWN} if undrawn else set()
     if _PART.value and not swept:  # a comparison in parts is a sweep in which nothing is swept
-        several = "," in settings.algorithm or "," in settings.seed
+        several = len(items("algorithm", settings.algorithm)) > 1 or "," in settings.seed
         require(several, "part", _PART.value, "left out where there is one run")
         allowed = "left out with --resume, but for a sweep, and a comparison that began in parts"
         require(not _RESUME.value, "part", _PART.value, allowed)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, require
+from jafl.config import calls
 from jafl.config.grid import LONGEST_NAME
 from jafl.config.parsing import items
 from jafl.config.settings import Settings
@@ -37,10 +38,15 @@ def overrides_in(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def algorithm_arms(settings: Settings) -> dict[str, dict[str, Any]]:
-    """An arm for each algorithm that the settings list; raises SettingError if one is there twice."""
-    names = items("algorithm", settings.algorithm)
-    require(len(set(names)) == len(names), "algorithm", settings.algorithm, "a list without repetitions")
-    return {name: {"algorithm": name} for name in names}
+    """An arm for each algorithm that the settings list; raises SettingError if one is there twice.
+
+    It is called like the algorithm; where several have one name, as its whole text.
+    """
+    texts = items("algorithm", settings.algorithm)
+    require(len(set(texts)) == len(texts), "algorithm", settings.algorithm, "a list without repetitions")
+    names = [calls.grammar("algorithm").read(text).name for text in texts]
+    labels = [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
+    return {label: {"algorithm": text} for label, text in zip(labels, texts, strict=True)}
 
 
 def under(
@@ -80,7 +86,10 @@ def check(arms: Arms, overrides: Sequence[Override] = ()) -> None:
                 )
         algorithm = own.get("algorithm", "")
         require(
-            algorithm and "," not in algorithm, f"algorithm of the arm {label!r}", algorithm, "one algorithm"
+            algorithm and len(items("algorithm", algorithm)) == 1,
+            f"algorithm of the arm {label!r}",
+            algorithm,
+            "one algorithm",
         )
     for override in overrides:
         known = override.label is None or override.label in arms

@@ -10,7 +10,20 @@ from typing import Any
 from jafl import data
 from jafl.base.errors import SettingError, did_you_mean, refusal
 from jafl.config.grammar import Call, Grammar, written
-from jafl.schedule import AVAILABILITIES, DELAYS, delays, dropout, duration_trace, read_availability
+from jafl.config.parsing import items
+from jafl.records import EventSchedule
+from jafl.schedule import (
+    AVAILABILITIES,
+    DELAYS,
+    asynchronous,
+    delays,
+    drawn_staleness,
+    dropout,
+    duration_trace,
+    open_arrivals,
+    read_availability,
+    synchronous,
+)
 
 
 def _delays() -> Grammar:
@@ -88,6 +101,27 @@ def _client_works() -> Grammar:
     return _with_short_names(grammar)
 
 
+def _protocols() -> Grammar:
+    grammar = Grammar(
+        "protocol",
+        PROTOCOLS,
+        (*TRIPS_PER_STEP.values(), "concurrency", "start_rate", "restart", *BUDGETS),
+        ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
+        has_default=True,
+        exclusive=(BUDGETS, ("start_rate", "concurrency"), ("participation", "cohort_size")),
+        other_names={("synchronous", "concurrency"): "cohort_size"},
+    )
+    return _with_short_names(grammar)
+
+
+def _algorithms() -> Grammar:
+    from jafl.config.presets import ALGORITHMS
+    from jafl.rules.staleness import STALENESS_WEIGHTS
+
+    fixed = ("server_gradient", "buffer_size", "server_learning_rate")
+    return Grammar("algorithm", ALGORITHMS, ("divide_by",), fixed, inner=STALENESS_WEIGHTS)
+
+
 def _with_short_names(grammar: Grammar) -> Grammar:
     names = {path: short for short, path in SHORT_NAMES.items()}
     own = {
@@ -98,8 +132,24 @@ def _with_short_names(grammar: Grammar) -> Grammar:
     return dataclasses.replace(grammar, short_names=own)
 
 
+PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
+    "asynchronous": asynchronous,
+    "synchronous": synchronous,
+    "open_arrivals": open_arrivals,
+    "drawn_staleness": drawn_staleness,
+}
+# The argument that holds the trips per server step, by protocol.
+TRIPS_PER_STEP = {
+    "asynchronous": "buffer_size",
+    "synchronous": "cohort_size",
+    "open_arrivals": "buffer_size",
+    "drawn_staleness": "buffer_size",
+}
+BUDGETS = ("client_trips", "server_steps")  # of which a run has one
 # Functions, because some factories import JAX, which the list of experiments does without.
 _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
+    "algorithm": _algorithms,
+    "protocol": _protocols,
     "delay": _delays,
     "availability": _availabilities,
     "dropout": _dropouts,
@@ -112,10 +162,15 @@ _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
 _LEFT_OUT = {"partition": "dirichlet"}
 CALLS = tuple(_GRAMMARS)
+LISTS = ("algorithm",)  # of which a setting may have several, with commas
 # {setting.argument that names a folder: the files of it that are read}
 _FOLDERS = {"model.model_dir": ("config.json", "model.safetensors", "vocab.txt")}
 # {short name that an argument has, too: setting.argument}
 SHORT_NAMES = {
+    "concurrency": "protocol.concurrency",
+    "buffer_size": "protocol.buffer_size",
+    "client_trips": "protocol.client_trips",
+    "server_steps": "protocol.server_steps",
     "learning_rate": "client_optimizer.learning_rate",
     "server_learning_rate": "server_optimizer.learning_rate",
     "local_steps": "client_work.local_steps",
@@ -166,7 +221,7 @@ def with_arguments(
             if "." in name or name in SHORT_NAMES:
                 continue
             before = whole.get(name, defaults.get(name))
-            if name in CALLS and value is not None and isinstance(before, str):
+            if name in CALLS and value is not None and isinstance(before, str) and grammar(name).has_default:
                 value = grammar(name).on(value, before)
             whole[name] = value
             for path in [each for each in set_to if each.partition(".")[0] == name]:
@@ -195,10 +250,11 @@ def _with_set(
         text: Any = whole.get(setting, defaults.get(setting))
         text = _LEFT_OUT.get(setting) if text is None else text
         try:
-            whole[setting] = grammar(setting).changed(text, argument, value)
+            whole[setting] = _changed(setting, text, argument, value)
         except SettingError as error:
             raise (error.of(name) if error.setting == path and error.allowed else error) from None
-        found[path] = grammar(setting).value(whole[setting], argument)
+        if setting not in LISTS:
+            found[path] = grammar(setting).value(whole[setting], argument)
     # One may have taken the place of another's call: then the order would decide.
     for path, value in found.items():
         setting, _, argument = path.partition(".")
@@ -212,10 +268,28 @@ def _with_set(
     return whole
 
 
+def _changed(setting: str, text: str, argument: str, value: Any) -> str:
+    """The call, or each of a list that has the argument, with another value of it."""
+    if setting not in LISTS:
+        return grammar(setting).changed(text, argument, value)
+    changed, refusals = [], []
+    for one in items(setting, text):
+        try:
+            changed.append(grammar(setting).changed(one, argument, value))
+        except SettingError as error:
+            if error.allowed:  # it has the argument
+                raise
+            changed.append(one)
+            refusals.append(error)
+    if len(refusals) == len(changed):
+        raise refusals[0]
+    return ",".join(changed)
+
+
 def _keeps(setting: str, text: str, argument: str) -> bool:
     """Whether an argument that was given before goes on to be read in this call."""
     try:
-        return not grammar(setting).says(text, argument)
+        return not any(grammar(setting).says(one, argument) for one in items(setting, text))
     except SettingError:
         return False
 
@@ -299,7 +373,7 @@ def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         flat[name] = value
-        if name in CALLS and isinstance(value, str):
+        if name in CALLS and isinstance(value, str) and (name not in LISTS or len(items(name, value)) == 1):
             flat[name], arguments = grammar(name).flattened(value)
             flat |= {short_name(f"{name}.{argument}"): each for argument, each in arguments.items()}
     return flat
@@ -309,7 +383,8 @@ def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     """{setting.argument: path} of the files that the calls among these settings read."""
     found: dict[str, pathlib.Path] = {}
     for name in CALLS:
-        for argument, path in grammar(name).paths(settings[name]).items() if settings.get(name) else ():
+        text = None if name in LISTS else settings.get(name)
+        for argument, path in grammar(name).paths(text).items() if text else ():
             what, place = f"{name}.{argument}", pathlib.Path(path).expanduser()
             if what in _FOLDERS:
                 found |= {f"{what}/{file}": place / file for file in _FOLDERS[what]}
@@ -322,8 +397,8 @@ def argument(settings: Mapping[str, Any], name: str) -> Any:
     """The value of a setting, or of an argument under its dotted or short name; None of one that its call has not."""
     setting, dot, path = argument_path(name).partition(".")
     text = settings.get(setting)
-    if not dot or not isinstance(text, str):
-        return text
+    if not dot or not isinstance(text, str) or len(items(setting, text)) != 1:
+        return None if dot else text
     has = grammar(setting).has(text, path.partition(".")[0])
     return grammar(setting).value(text, path) if has else None
 

@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
 
 if TYPE_CHECKING:
@@ -89,6 +91,9 @@ class Grammar:
       fixed: arguments that the experiment fills in, and that no call can have: labels, for example.
       has_default: whether ``default`` stands for the call that the algorithm or the data set decides.
       exclusive: pairs of arguments of which a call has at most one; the later one takes the place of the other.
+      inner: {name: factory} of those that only stand inside of another call: staleness weights, for example.
+      other_names: {(factory, argument): the argument that has its place there}: how many clients train at a time is
+        the concurrency of one protocol, and the size of another's cohorts.
       short_names: {argument: the setting's own name for it}: learning_rate for client_optimizer.learning_rate.
     """
 
@@ -98,6 +103,8 @@ class Grammar:
     fixed: tuple[str, ...] = ()
     has_default: bool = False
     exclusive: tuple[tuple[str, str], ...] = ()
+    inner: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    other_names: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     short_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, text: str) -> Call:
@@ -112,6 +119,8 @@ class Grammar:
         """
         call = self._said(text)
         require(isinstance(call, Call), self.setting, text, f"a call, such as {self._example()}")
+        if call.name in self.inner:
+            raise self._unknown(call.name, text)
         return call
 
     def completed(self, text: str) -> str:
@@ -161,7 +170,9 @@ class Grammar:
         if earlier.name != DEFAULT:
             return text
         parameters = self._parameters(call.name)
-        kept = {name: value for name, value in earlier.arguments.items() if name in parameters}
+        kept = {
+            name: value for name, value in self._in_place(call.name, earlier).items() if name in parameters
+        }
         said = {name for name, value in call.arguments.items() if value is not None}
         for name in [each for each in kept if each in said or self._partner(each) in said]:
             del kept[name]
@@ -186,7 +197,9 @@ class Grammar:
         call, owned = self.read(text), self.read(own)
         if call.name == DEFAULT:
             parameters = self._parameters(owned.name)
-            said = {name: value for name, value in call.arguments.items() if name in parameters}
+            said = {
+                name: value for name, value in self._in_place(owned.name, call).items() if name in parameters
+            }
             partners = {self._partner(name) for name, value in said.items() if value is not None}
             given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
             return str(Call(owned.name, {name: given[name] for name in parameters if name in given}))
@@ -206,17 +219,40 @@ class Grammar:
         only_supplied = set(names) <= set(self.supplied)
         return str(Call(call.name if only_supplied or not self.has_default else DEFAULT, kept))
 
+    def _in_place(self, factory: str, call: Call) -> dict[str, Any]:
+        """The arguments of a default call under the names that a factory has for them."""
+        named = dict(call.arguments)
+        for name, value in call.arguments.items():
+            other = self.other_names.get((factory, name), name)
+            if other != name and named.get(other) is None and named.get(self._partner(other)) is None:
+                named[other] = value
+        return named
+
     def has(self, text: str, argument: str) -> bool:
-        """Whether the outermost factory of a call has an argument of this name."""
-        return argument in self._parameters(self.read(text).name)
+        """Whether the outermost factory of a call has an argument of this name, or another one in its place."""
+        name = self.read(text).name
+        return argument in self._parameters(name) or (name, argument) in self.other_names
+
+    def defaults(self, argument: str) -> list[Any]:
+        """The defaults that factories have for an argument."""
+        having = (self._parameters(name) for name in self.factories)
+        return [parameters[argument].default for parameters in having if argument in parameters]
+
+    def heeds(self, text: str, argument: str, value: Any) -> bool:
+        """Whether a run's call has an argument of a default call, or its value in another one in its place."""
+        call = self.read(text)
+        other = self.other_names.get((call.name, argument))
+        is_there = other is not None and call.arguments.get(other) == value
+        return argument in self._parameters(call.name) or is_there
 
     def without_numbers(self, text: str, names: Collection[str]) -> str:
         """The call, a mark in place of these arguments where they are numbers; for runs that share a program."""
-        call = self._complete(self.read(text))
-        for name in set(names) & set(call.arguments):
-            if isinstance(call.arguments[name], float):
-                call.arguments[name] = Call("number", {})
-        return str(call)
+        whole = self._complete(self.read(text))
+        for call in _calls(whole):
+            for name in set(names) & set(call.arguments):
+                if isinstance(call.arguments[name], float):
+                    call.arguments[name] = Call("number", {})
+        return str(whole)
 
     def specified(self, text: str) -> "Specification":
         """The call as a specification, with the arguments that are not as by default: their floats are data."""
@@ -303,7 +339,7 @@ class Grammar:
     def explained(self) -> str:
         """Every factory with its arguments, their defaults, and the first sentence of its docstring."""
         lines = []
-        for name, factory in self.factories.items():
+        for name, factory in [*self.factories.items(), *self.inner.items()]:
             arguments = ", ".join(
                 each.name if each.default is EMPTY else f"{each.name}={written(each.default)}"
                 for each in self._parameters(name).values()
@@ -367,12 +403,17 @@ class Grammar:
         if not all(isinstance(part, (ast.Name, ast.BinOp, ast.Div, ast.Load)) for part in ast.walk(node)):
             raise self._code(node, text)
         name = ast.unparse(node).replace(" / ", "/")
-        known = [*self.factories, *[DEFAULT] * self.has_default]
-        if name not in known:
-            hint = did_you_mean(name, known, "A text stands in quotes.")
-            names = ", ".join(known)
-            raise self._wrong(text, f"there is no {name!r}; there is {names}", hint)
+        if name not in {*self.factories, *self.inner, *[DEFAULT] * self.has_default}:
+            raise self._unknown(name, text)
         return name
+
+    def _unknown(self, name: str, text: str) -> SettingError:
+        known = [*self.factories, *[DEFAULT] * self.has_default]
+        hint = did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
+        return self._wrong(text, f"there is no {name!r}; there is {', '.join(known)}", hint)
+
+    def _factory(self, name: str) -> Callable[..., Any]:
+        return self.factories[name] if name in self.factories else self.inner[name]
 
     def _code(self, node: ast.expr, text: str) -> SettingError:
         part = ast.unparse(node)
@@ -442,12 +483,12 @@ class Grammar:
             return {
                 each: one for factory in self.factories for each, one in self._parameters(factory).items()
             }
-        parameters = inspect.signature(self.factories[name]).parameters
+        parameters = inspect.signature(self._factory(name)).parameters
         return {name: each for name, each in parameters.items() if name not in self.fixed}
 
     def _hints(self, name: str) -> Mapping[str, Any]:
         if name != DEFAULT:
-            return _hints_of(self.factories[name])
+            return _hints_of(self._factory(name))
         hints: dict[str, Any] = {}
         for factory in self.factories.values():
             for argument, hint in _hints_of(factory).items():
@@ -471,6 +512,7 @@ class Grammar:
     def _find(self, call: Call, path: str, way: str = "") -> tuple[Call, str]:
         """The call inside of ``call`` that has the argument, and the argument's name; ``way``: that to ``call``."""
         first, dot, rest = path.partition(".")
+        first = self.other_names.get((call.name, first), first)
         named = f"{self.setting}.{way}{path}" if way or dot else self._named(path)
         holders = self._holders(call, first)
         if not holders:
@@ -512,13 +554,17 @@ class Grammar:
             if name in call.arguments:
                 arguments[name] = call.arguments[name]
             elif parameter.default is not EMPTY and name not in self.supplied:
-                arguments[name] = parameter.default
+                arguments[name] = self._default(parameter.default)
             elif name not in self.supplied:
                 raise self._wrong(str(call), f"{call.name} lacks its argument {name}, which has no default")
         return Call(
             call.name,
             {name: self._completed_value(value) for name, value in arguments.items()} if deep else arguments,
         )
+
+    def _default(self, value: Any) -> Any:
+        """The default of an argument; a specification, as of a staleness weight, as the call that its text says."""
+        return self._said(repr(value)) if hasattr(value, "factory") else value
 
     def _completed_value(self, value: Any) -> Any:
         if isinstance(value, Call):
@@ -534,7 +580,7 @@ class Grammar:
             return type(value)(self._made(each, supplied, make) for each in value)
         if not isinstance(value, Call):
             return value
-        parameters = inspect.signature(self.factories[value.name]).parameters
+        parameters = inspect.signature(self._factory(value.name)).parameters
         arguments = {
             name: self._made(each, supplied, make)
             for name, each in self._complete(value).arguments.items()
@@ -543,7 +589,7 @@ class Grammar:
         arguments |= {
             name: each for name, each in supplied.items() if name in parameters and name not in arguments
         }
-        factory = self.factories[value.name]
+        factory = self._factory(value.name)
         try:
             return factory(**arguments) if make is None else make(factory, **arguments)
         except SettingError as error:
@@ -594,7 +640,8 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     if hint is Any or hint is EMPTY:
         return ()
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
+        parts = [each for each in typing.get_args(hint) if each is not np.ndarray]  # which no text says
+        return tuple(kind for each in parts for kind in _kinds(each))
     return (typing.get_origin(hint) or hint,)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, refusal, require
 from jafl.config import calls
+from jafl.config.parsing import split
 from jafl.config.settings import KINDS, TYPES, is_setting, nearest
 
 LONGEST_NAME = 255  # bytes of a file name, on most file systems
@@ -122,20 +123,8 @@ def readable(name: str) -> str:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts of ``text`` between separators that stand outside of quotes and brackets."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        else:
-            depth += (character in "([") - (character in ")]")
-        if character == separator and not quote and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return list(filter(None, parts))
+    """The parts of ``text`` between separators, but empty ones."""
+    return list(filter(None, split(text, separator)))
 
 
 def _typed(name: str, text: str) -> Any:

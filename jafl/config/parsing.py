@@ -11,9 +11,26 @@ MOST_IN_A_RANGE = 10**6
 
 def items(setting: str, text: str) -> list[str]:
     """``a, b`` as [a, b]; SettingError for an empty one."""
-    words = [item.strip() for item in text.split(",")]
-    require(all(words), setting, text, "names or numbers with commas between them")
+    words = [item.strip() for item in split(text, ",")]
+    require(words and all(words), setting, text, "names or numbers with commas between them")
     return words
+
+
+def split(text: str, separator: str) -> list[str]:
+    """The parts of ``text`` between separators that stand outside of quotes and brackets."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in "([") - (character in ")]")
+        if character == separator and not quote and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def whole_number_in(setting: str, text: str) -> int:

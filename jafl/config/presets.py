@@ -1,11 +1,11 @@
 """Algorithms by name: a rule with the protocol, server optimizer and defaults that make it what it is called.
 
-Every rule of ``jafl.rules`` is an algorithm by itself: its factory gets the settings that bear the names of its
-parameters. ``PRESETS`` adds combinations (FedAvgM is FedAvg with server momentum) and each algorithm's defaults.
+Every rule of ``jafl.rules`` is an algorithm by itself. ``PRESETS`` adds combinations (FedAvgM is FedAvg with server
+momentum) and each algorithm's defaults, by the names of settings and of their arguments.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jafl import rules
@@ -72,10 +72,22 @@ for _name, _rate in {
 }.items():
     PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": _rate}
 for _name in ("sasgd", "twafl", "wkafl"):  # K-asynchronous in WKAFL
-    PRESETS[_name]["restart"] = "after_step"
-PRESETS["gsgm"]["restart"] = "after_round"
+    PRESETS[_name]["protocol.restart"] = "after_step"
+PRESETS["gsgm"]["protocol.restart"] = "after_round"
 for _name in ("ace", "aced"):
-    PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name, "memory_precision": "int8"}
+    PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name}
+
+# {algorithm: the factory of its rule}
+ALGORITHMS: dict[str, Callable[..., Any]] = {
+    **{
+        name: rules.RULES[PRESETS.get(name, {}).get("rule", name)]
+        for name in sorted({*PRESETS, *rules.RULES})
+    },
+    **{
+        f"{name}_8bit": functools.partial(rules.RULES[name], memory_precision="int8")
+        for name in ("ace", "aced")
+    },
+}
 
 
 @functools.cache
@@ -83,8 +95,3 @@ def values(algorithm: str) -> Mapping[str, Any]:
     """{setting: value} of what an algorithm's preset fills in, its calls whole."""
     own = {name: value for name, value in PRESETS.get(algorithm, {}).items() if name != "rule"}
     return calls.with_arguments(COMMON, own, defaults={})
-
-
-def names() -> list[str]:
-    """All algorithms, in alphabetical order."""
-    return sorted({*PRESETS, *rules.RULES})

@@ -11,12 +11,6 @@ from typing import Any, NamedTuple
 from jafl import data
 from jafl.base.errors import refusal
 from jafl.config import calls, presets
-from jafl.config.builders import PROTOCOLS
-from jafl.config.builders.algorithm import (
-    own_rule_arguments,
-    rule_arguments,
-    rule_factory,
-)
 from jafl.config.declaration import (
     BY_ARGUMENT,
     GIVEN,
@@ -29,14 +23,12 @@ from jafl.config.declaration import (
 from jafl.config.grammar import DEFAULT
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
 from jafl.privacy.mechanisms import MECHANISMS
-from jafl.rules.staleness import STALENESS_WEIGHTS
 
 # {setting: the values that it may have}, of those that distinguish readers; others are refused by their names.
 KNOWN: dict[str, Collection[str]] = {
-    "algorithm": presets.names(),
-    "protocol": PROTOCOLS,
+    "algorithm": presets.ALGORITHMS,
+    "protocol": calls.PROTOCOLS,
     "dataset": data.SOURCES,
-    "staleness_weight": STALENESS_WEIGHTS,
     "mechanism": MECHANISMS,
 }
 
@@ -67,7 +59,7 @@ def is_read(name: str, run: Settings) -> bool:
 def as_read(run: Settings) -> Settings:
     """The settings of a run, those that it does not read at their defaults."""
     unread = {name: DEFAULTS[name] for name in DECLARED if not is_read(name, run)}
-    return run.changed(unread, {"rule_arguments": ",".join(own_rule_arguments(run))})
+    return run.changed(unread)
 
 
 def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection[str] = ()) -> list[Unread]:
@@ -89,7 +81,7 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
         )
         if differing and not any(is_read(name, run) for run in runs):
             unread_settings.append(Unread(name, differing[0], *why_unread(name, runs)))
-    return unread_settings + _unread_arguments(arms, runs) + _unread_rule_arguments(arms, runs)
+    return unread_settings + _unread_arguments(arms, runs)
 
 
 def _unread_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
@@ -108,7 +100,8 @@ def _unread_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> lis
             else {}
         )
         for argument, value in given.items():
-            if not any(grammar.has(text, argument) for text in run_texts):
+            usual = all(value == default for default in grammar.defaults(argument))
+            if not usual and not any(grammar.heeds(text, argument, value) for text in run_texts):
                 having = [one for one, arguments in grammar.arguments().items() if argument in arguments]
                 here = dict.fromkeys(grammar.read(text).name for text in run_texts)
                 entries.append(
@@ -128,18 +121,6 @@ def refuse(unread_settings: Iterable[Unread]) -> None:
         raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
 
 
-def _unread_rule_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
-    """An entry for each item of ``rule_arguments`` that is for an algorithm which does not run."""
-    algorithms = list(dict.fromkeys(run.algorithm for run in runs))
-    items = {(item, algorithm): None for arm in arms for item, algorithm in rule_arguments(arm)}
-    here = f"algorithm is {' and '.join(algorithms)}"
-    return [
-        Unread("rule_arguments", item, f"algorithm is {algorithm}", here)
-        for item, algorithm in items
-        if algorithm and algorithm not in algorithms
-    ]
-
-
 def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Settings) -> bool:
     """Whether a condition of the readers of ``name`` holds in a run."""
     value = getattr(run, setting)
@@ -156,14 +137,13 @@ def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Setti
 
 def _word(setting: str, run: Settings) -> str:
     """The value of a setting that distinguishes readers."""
-    return getattr(run, setting) or ""
+    value: str = getattr(run, setting) or ""
+    return calls.grammar(setting).read(value).name if setting in calls.CALLS else value
 
 
 def _by_argument(setting: str, argument: str) -> list[str]:
     """The values of ``setting`` whose function takes an argument of this name."""
     functions: Mapping[str, Callable[..., Any]] = data.SOURCES
-    if setting == "algorithm":
-        functions = {name: rule_factory(name) for name in presets.names()}
     return [value for value, call in functions.items() if argument in _arguments(call)]
 
 

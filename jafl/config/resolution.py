@@ -7,13 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.base.errors import SettingError, choose, require, seed_number, unknown_name
+from jafl.base.errors import SettingError, choose, require, seed_number
 from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
 from jafl.config.builders import filled_in, make_dropout, make_rule
-from jafl.config.builders.algorithm import rule_arguments
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
@@ -22,11 +21,8 @@ from jafl.config.readers import Unread
 from jafl.config.settings import (
     DEFAULTS,
     EXCLUSIVE,
-    TRIPS_PER_STEP,
-    TYPES,
     VARYING,
     Settings,
-    excluded_by,
 )
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
@@ -125,10 +121,6 @@ def without_unread(
     readers.refuse(each for each in unread_settings if each.setting in typed)
     left_out = [each for each in unread_settings if getattr(settings, each.setting) != DEFAULTS[each.setting]]
     defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
-    if "rule_arguments" in defaults:
-        entries = {each.value for each in left_out if each.setting == "rule_arguments"}
-        own_entries = [entry for entry, _ in rule_arguments(settings) if entry not in entries]
-        defaults["rule_arguments"] = ",".join(own_entries)
     return settings.changed(defaults), left_out
 
 
@@ -140,44 +132,42 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
 
     Raises SettingError for an unknown algorithm, with the nearest name, and for settings that exclude each other.
     """
-    if algorithm not in presets.names():
-        raise unknown_name("algorithm", algorithm, presets.names())
     _refuse_both(settings)
-    _refuse_presets_restart(settings, algorithm)
-    settings = dataclasses.replace(
-        settings, **_preset_values(settings, algorithm), algorithm=algorithm, seed=str(seed)
-    )
-    own = {**presets.values(algorithm), "model": default_model(settings.dataset)}
+    name = calls.grammar("algorithm").read(algorithm).name
+    _refuse_presets_restart(settings, name)
+    own = {**presets.values(name), "model": default_model(settings.dataset)}
     # In one spelling, with every default: what is the same then looks the same.
-    whole: dict[str, Any] = {}
-    for name in calls.CALLS:
-        text, grammar = getattr(settings, name), calls.grammar(name)
+    whole: dict[str, Any] = {"seed": str(seed)}
+    for setting in calls.CALLS:
+        text, grammar = getattr(settings, setting), calls.grammar(setting)
+        text = algorithm if setting == "algorithm" else text
         if text is not None:
-            whole[name] = grammar.completed(grammar.filled(text, own[name]) if name in own else text)
+            whole[setting] = grammar.completed(grammar.filled(text, own[setting]) if setting in own else text)
     settings = dataclasses.replace(settings, **whole)
     if make_dropout(settings) is None:
         settings = dataclasses.replace(settings, dropout="nobody")
-    size = choose("protocol", settings.protocol or "", TRIPS_PER_STEP)
     rule = make_rule(settings).build()
-    filled = dataclasses.replace(settings, **_rule_values(settings, rule, size, alone))
+    filled = settings.changed(_rule_values(settings, rule, alone))
     _refuse_waiting(filled, rule)
+    size = calls.TRIPS_PER_STEP[calls.grammar("protocol").read(filled.protocol).name]
+    trips = filled.value(f"protocol.{size}")
     require(
-        rule.buffer_size in (None, getattr(filled, size)),
-        size,
-        getattr(filled, size),
-        f"{rule.buffer_size} for {algorithm}, which is not defined for another number of trips per server step",
+        rule.buffer_size in (None, trips),
+        calls.short_name(f"protocol.{size}"),
+        trips,
+        f"{rule.buffer_size} for {name}, which is not defined for another number of trips per server step",
     )
     return filled
 
 
 def _refuse_waiting(run: Settings, rule: Rule) -> None:
     """Raises SettingError where the server would wait, and then apply more trips than the rule is defined for."""
-    if rule.buffer_size is None or run.staleness_limit is None or run.protocol != "asynchronous":
+    limit, name = run.argument("protocol.staleness_limit"), run.algorithm_name
+    if rule.buffer_size is None or limit is None:
         return
-    remedy = (
-        f"A server that waits applies all trips that have arrived; {run.algorithm} takes {rule.buffer_size}."
-    )
-    require(run.too_stale != "wait", "too_stale", run.too_stale, f"'drop' for {run.algorithm}", remedy)
+    remedy = f"A server that waits applies all trips that have arrived; {name} takes {rule.buffer_size}."
+    too_stale = run.value("protocol.too_stale")
+    require(too_stale != "wait", "protocol.too_stale", too_stale, f"'drop' for {name}", remedy)
 
 
 def _refuse_both(settings: Settings) -> None:
@@ -190,37 +180,36 @@ def _refuse_both(settings: Settings) -> None:
 
 def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
     """Raises SettingError for open arrivals of an algorithm whose clients wait for each other before they start."""
-    restart = presets.PRESETS.get(algorithm, {}).get("restart")
+    restart = calls.argument(presets.values(algorithm), "protocol.restart") or ""
+    is_open = calls.grammar("protocol").read(settings.protocol).name == "open_arrivals"
     require(
-        settings.protocol != "open_arrivals"
-        or settings.restart
-        or restart not in ("after_step", "after_round"),
+        not is_open or settings.value("protocol.restart") or restart not in ("after_step", "after_round"),
         "protocol",
         settings.protocol,
-        f"asynchronous for {algorithm}, whose clients start again {(restart or '').replace('_', ' a ')} only",
-        "With --restart=at_once it is another algorithm, and allowed.",
+        f"asynchronous for {algorithm}, whose clients start again {restart.replace('_', ' a ')} only",
+        "With --protocol.restart=at_once it is another algorithm, and allowed.",
     )
 
 
-def _preset_values(settings: Settings, algorithm: str) -> dict[str, Any]:
-    """What an algorithm's preset says of the settings that are not given."""
-    own_names = {name for name in TYPES if getattr(settings, name) is not None}
-    left_out = own_names | excluded_by(own_names) | set(calls.CALLS)
-    return {name: value for name, value in presets.values(algorithm).items() if name not in left_out}
+def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
+    """What follows from the rule and the protocol: arguments of the protocol that no call tells."""
+    name = calls.grammar("protocol").read(run.protocol).name
 
+    def has(argument: str) -> bool:
+        return calls.grammar("protocol").has(run.protocol, argument)
 
-def _rule_values(settings: Settings, rule: Rule, size: str, alone: bool) -> dict[str, Any]:
-    """What follows from the rule and the protocol; ``size``: the setting that holds the trips per server step."""
     filled: dict[str, Any] = {}
-    if settings.restart is None and settings.protocol in ("asynchronous", "open_arrivals"):
-        filled["restart"] = "at_once"
-    if settings.concurrency is None and settings.protocol != "drawn_staleness":
-        filled["concurrency"] = settings.num_clients if rule.initial_round else min(20, settings.num_clients)
-    if size == "buffer_size" and (settings.buffer_size is None or (rule.buffer_size and not alone)):
+    if has("restart") and run.value("protocol.restart") is None:
+        filled["protocol.restart"] = "at_once"
+    clients = run.num_clients if rule.initial_round else min(20, run.num_clients)
+    if name == "synchronous":
+        if run.value("protocol.cohort_size") is None and run.value("protocol.participation") is None:
+            filled["protocol.cohort_size"] = clients
+    elif has("concurrency") and run.concurrency is None and run.argument("protocol.start_rate") is None:
+        filled["concurrency"] = clients
+    if has("buffer_size") and (run.buffer_size is None or (rule.buffer_size and not alone)):
         filled["buffer_size"] = rule.buffer_size or 10
-    if size == "cohort_size" and settings.cohort_size is None and not settings.participation:
-        filled["cohort_size"] = filled.get("concurrency", settings.concurrency)
-    if settings.client_trips is None and settings.server_steps is None:
+    if run.client_trips is None and run.server_steps is None:
         filled["client_trips"] = 10000
     return filled
 
@@ -249,7 +238,9 @@ def _check(settings: Settings) -> None:
     )
     choose("dataset", settings.dataset, dict.fromkeys(readers.KNOWN["dataset"]))
     for name in calls.CALLS:
-        if getattr(settings, name) is not None:
+        for text in calls.items(name, getattr(settings, name) or "") if name in calls.LISTS else ():
+            calls.grammar(name).read(text)
+        if name not in calls.LISTS and getattr(settings, name) is not None:
             calls.grammar(name).read(getattr(settings, name))
     for name, known in (("matmul_precision", MATMUL_PRECISIONS), ("compute_dtype", COMPUTE_DTYPES)):
         value = getattr(settings, name)
@@ -259,7 +250,7 @@ def _check(settings: Settings) -> None:
     if settings.data_seed is not None:
         seed_number("data_seed", settings.data_seed)
     for name in VARYING:
-        value = calls.argument(vars(settings), name)
+        value = settings.argument(name)
         fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
         require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
     choose("keep", settings.keep, dict.fromkeys(KEPT))

@@ -19,10 +19,6 @@ from jafl.config.declaration import (
     EVENTFUL,
     EVERY_RUN,
     GIVEN,
-    LEFT_OUT,
-    MOVING,
-    NOT_IN_ROUNDS,
-    SAME,
     WORLD,
     Declaration,
     only,
@@ -70,6 +66,10 @@ class Settings:
 
     learning_rate = _Argument("client_optimizer.learning_rate")
     server_learning_rate = _Argument("server_optimizer.learning_rate")
+    concurrency = _Argument("protocol.concurrency")
+    buffer_size = _Argument("protocol.buffer_size")
+    client_trips = _Argument("protocol.client_trips")
+    server_steps = _Argument("protocol.server_steps")
     local_steps = _Argument("client_work.local_steps")
     batch_size = _Argument("client_work.batch_size")
 
@@ -77,20 +77,24 @@ class Settings:
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
         "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, "
-        "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi.",
-        Declaration("run", EVERY_RUN, most_used=True),
+        "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi. "
+        "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
+        "lists them.",
+        Declaration("run", EVERY_RUN, most_used=True, varying=("exponent", "slope", "threshold", "rate")),
     )
     seed: str = _setting(
         "0",
         "Seed of the partition, schedule, initial model, shuffles and noise. Several, with commas: 0,1,2.",
         Declaration("run", EVERY_RUN, most_used=True),
     )
-    protocol: str | None = _setting(
-        None,
-        "asynchronous (clients train all the time, the server steps when its buffer is full), synchronous (rounds), "
-        "open_arrivals (clients start at a rate), drawn_staleness (delays count server steps). Default: the "
-        "algorithm's own.",
-        Declaration("protocol", EVERY_RUN, preset=True),
+    protocol: str = _setting(
+        "default",
+        "Who trains when, and when the server steps: asynchronous(concurrency=20, buffer_size=5) (clients train all "
+        "the time, the server steps when its buffer is full), synchronous(cohort_size=10) (rounds), "
+        "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps); run.py "
+        "help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
+        "whose preset also fills in restart where it is left out.",
+        Declaration("protocol", EVERY_RUN, preset=("restart", "concurrency", "buffer_size", "cohort_size")),
     )
     precision: str = _setting(
         "float32",
@@ -310,91 +314,6 @@ class Settings:
         "Labels of the server's examples, like 0-3 or 1,5. Default: all of them.",
         Declaration("data", only(server_examples=GIVEN)),
     )
-    concurrency: int | None = _setting(
-        None,
-        "Clients training at one moment. Default: 20, or as many as there are clients if fewer; all of them for ace "
-        "and aced, where every client takes part.",
-        Declaration(
-            "protocol",
-            only(protocol="asynchronous")
-            | only(protocol="synchronous", cohort_size=SAME)
-            | only(protocol="open_arrivals", start_rate=LEFT_OUT),
-            preset=True,
-            most_used=True,
-        ),
-    )
-    restart: str | None = _setting(
-        None,
-        "When a finished client's place is taken: at_once; not_twice_in_a_buffer (not by a client "
-        "whose update waits in the buffer); after_step (K-asynchronous: together, after the server's step); "
-        "after_round (who has contributed waits until all have). Default: the algorithm's, mostly at_once.",
-        Declaration("protocol", only(protocol=MOVING), preset=True),
-    )
-    replace_lost: str = _setting(
-        "at_once",
-        "With restart=after_step, when a trip is replaced that fails, is lost or comes too late: at_once, "
-        "after_time_out (the server notices it trip_time_out later) or after_step (with the next step; the run "
-        "starves where too few are left for one).",
-        Declaration("protocol", only(protocol="asynchronous", restart="after_step")),
-    )
-    trip_time_out: float | None = _setting(
-        None,
-        "Simulated time until the server notices that a trip is lost, with replace_lost=after_time_out.",
-        Declaration("protocol", only(protocol="asynchronous", replace_lost="after_time_out")),
-    )
-    cancel_at_step: bool = _setting(
-        False,
-        "Throw away the trips under way when the server steps: with restart=after_step this is "
-        "K-sync, with at_once K-batch-sync.",
-        Declaration("protocol", only(protocol="asynchronous")),
-    )
-    staleness_limit: int | None = _setting(
-        None,
-        "Most server steps that an applied update may be stale.",
-        Declaration("protocol", only(protocol="asynchronous")),
-    )
-    too_stale: str = _setting(
-        "drop",
-        "What happens beyond staleness_limit: drop the update, or wait with the step for stale trips.",
-        Declaration("protocol", only(protocol="asynchronous", staleness_limit=GIVEN)),
-    )
-    flush_after: float | None = _setting(
-        None,
-        "Apply a buffer that is not full once its first update has waited for so much simulated time.",
-        Declaration("protocol", only(protocol="asynchronous")),
-    )
-    most_trips: int | None = _setting(
-        None,
-        "Most trips of one client that the server applies; 1 is selection without replacement, one pass over the "
-        "clients. Trips that are thrown away do not count.",
-        Declaration("protocol", only(protocol=NOT_IN_ROUNDS) | only(protocol="synchronous", cohorts="fixed")),
-    )
-    smallest_gap: int = _setting(
-        0,
-        "Server steps from one that applies a client's trip to the next that does, at least; 1 forbids two trips of "
-        "a client in one step.",
-        Declaration("protocol", only(protocol=NOT_IN_ROUNDS) | only(protocol="synchronous", cohorts="fixed")),
-    )
-    start_rate: float | None = _setting(
-        None,
-        "Starts per unit of simulated time. Default: concurrency over the mean of delay.",
-        Declaration("protocol", only(protocol="open_arrivals")),
-    )
-    starts: str = _setting(
-        "poisson",
-        "Gaps between starts: poisson or constant.",
-        Declaration("protocol", only(protocol="open_arrivals")),
-    )
-    exclude_busy: bool = _setting(
-        True,
-        "A client under way is not started again; false: drawn with replacement.",
-        Declaration("protocol", only(protocol="open_arrivals")),
-    )
-    failure_rate: float = _setting(
-        0.0,
-        "Share of trips that take their time and bring nothing.",
-        Declaration("presence", only(protocol=EVENTFUL)),
-    )
     availability: str = _setting(
         "always",
         "When clients are there to start, a call of jafl.availability: always, diurnal(day_length=24, share=0.5), "
@@ -406,66 +325,6 @@ class Settings:
         "Who leaves for ever, and when, a call of jafl.dropout: nobody, fraction(0.5, time=10), "
         "fraction(0.5, server_step=500), clients([3, 7], trips=20).",
         Declaration("presence", only(protocol=EVENTFUL)),
-    )
-    buffer_size: int | None = _setting(
-        None,
-        "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
-        Declaration(
-            "protocol",
-            only(protocol=NOT_IN_ROUNDS),
-            preset=True,
-            most_used=True,
-            trips_per_step=True,
-        ),
-    )
-    cohort_size: int | None = _setting(
-        None,
-        "Reports that a synchronous round waits for: trips per server step. Default: the concurrency.",
-        Declaration(
-            "protocol",
-            only(protocol="synchronous", participation=LEFT_OUT),
-            preset=True,
-            trips_per_step=True,
-        ),
-    )
-    over_selection: float = _setting(
-        0.0,
-        "Share of extra clients started in each synchronous round and cancelled when late, 0.3 say.",
-        Declaration("protocol", only(protocol="synchronous", cohorts="fixed", participation=LEFT_OUT)),
-    )
-    deadline: float | None = _setting(
-        None,
-        "A synchronous round ends so much simulated time after its start at the latest, with those that have "
-        "reported by then. Default: never.",
-        Declaration("protocol", only(protocol="synchronous")),
-    )
-    min_reports: int | None = _setting(
-        None,
-        "A synchronous round with fewer reports is void: they are thrown away, and the step applies no trip. A round "
-        "begins when so many clients are there. Default: 1.",
-        Declaration("protocol", only(protocol="synchronous")),
-    )
-    participation: str = _setting(
-        "",
-        "Probability with which each client that is there takes part in a synchronous round, in place of "
-        "cohort_size; or one for each client, as in 0.1,0.5,1.",
-        Declaration("protocol", only(protocol="synchronous")),
-    )
-    cohorts: str = _setting(
-        "fixed",
-        "Of synchronous rounds: fixed (always cohort_size trips) or poisson (every client takes part in a round with "
-        "probability cohort_size / num_clients, by itself, as DP-SGD with amplification by sampling needs it; FedAvg "
-        "then divides by cohort_size).",
-        Declaration("protocol", only(protocol="synchronous")),
-    )
-    client_trips: int | None = _setting(
-        None,
-        "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
-        "server_steps is given.",
-        Declaration("run", EVERY_RUN, most_used=True, excludes="server_steps"),
-    )
-    server_steps: int | None = _setting(
-        None, "Stop after so many server steps instead.", Declaration("run", EVERY_RUN)
     )
     delay: str = _setting(
         "once_per_client(log_normal)",
@@ -499,51 +358,6 @@ class Settings:
         "reddi_adagrad or reddi_yogi as Reddi et al. do. --server_learning_rate=0.5 changes one argument (FedAsync's "
         "alpha). Default: the preset's, mostly sgd; it also fills in a learning rate that is left out here.",
         Declaration("server", EVERY_RUN, preset=True, varying=("learning_rate", "momentum")),
-    )
-    staleness_weight: str = _setting(
-        "polynomial",
-        "How much a late update counts: constant, polynomial, hinge, exponential (fedbuff, fedasync).",
-        Declaration("server", only(algorithm=BY_ARGUMENT)),
-    )
-    staleness_exponent: float = _setting(
-        0.5,
-        "Exponent of the polynomial weight.",
-        Declaration("server", only(staleness_weight="polynomial"), argument="exponent", varies=True),
-    )
-    staleness_slope: float = _setting(
-        10.0,
-        "Slope of the hinge weight.",
-        Declaration("server", only(staleness_weight="hinge"), argument="slope", varies=True),
-    )
-    staleness_threshold: float = _setting(
-        4.0,
-        "Staleness from which the hinge weight falls.",
-        Declaration("server", only(staleness_weight="hinge"), argument="threshold", varies=True),
-    )
-    staleness_rate: float = _setting(
-        0.1,
-        "Rate of the exponential weight.",
-        Declaration("server", only(staleness_weight="exponential"), argument="rate", varies=True),
-    )
-    aggregate: str = _setting(
-        "mean", "mean over the buffer, or sum (fedbuff).", Declaration("server", only(algorithm=BY_ARGUMENT))
-    )
-    weigh_by_examples: bool = _setting(
-        False,
-        "Weigh updates by the clients' numbers of examples (fedavg, fedbuff).",
-        Declaration("server", only(algorithm=BY_ARGUMENT)),
-    )
-    memory_precision: str | None = _setting(
-        None,
-        "How the server keeps one update per client: full, bfloat16, int8 (ace, aced, ca2fl). Default: full; int8 "
-        "for ace_8bit and aced_8bit.",
-        Declaration("server", only(algorithm=BY_ARGUMENT), preset=True),
-    )
-    rule_arguments: str = _setting(
-        "",
-        "Arguments of the rule that have no flag of their own, with commas, for all algorithms or for one: "
-        "active_steps=10,wkafl.momentum=0.2. help(jafl.rules.NAME) in Python tells them.",
-        Declaration("server", EVERY_RUN),
     )
     clip_norm: float | None = _setting(
         None,
@@ -698,6 +512,15 @@ class Settings:
             layers.append({**dict.fromkeys(excluded_by(there) - set(there)), **change})
         return self.from_mapping(*layers)
 
+    @property
+    def algorithm_name(self) -> str:
+        """The name of the algorithm of a run, without its arguments."""
+        return calls.grammar("algorithm").read(self.algorithm).name
+
+    def argument(self, name: str) -> Any:
+        """The value of an argument of a call, under its dotted or its short name; None where the call has none."""
+        return calls.argument(vars(self), name)
+
     def value(self, name: str) -> Any:
         """The value of a setting, or of one argument of a call: ``delay.shape``, ``learning_rate``."""
         setting, dot, path = calls.argument_path(name).partition(".")
@@ -730,6 +553,12 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 # {short name of an argument: what it says}
 SHORT_HELP = {
+    "concurrency": "Clients training at one moment; of synchronous rounds, the size of a cohort. Default: 20, or as "
+    "many as there are clients if fewer; all of them for ace and aced, where every client takes part.",
+    "buffer_size": "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
+    "client_trips": "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
+    "server_steps is given.",
+    "server_steps": "Stop after so many server steps instead.",
     "learning_rate": "Clients' learning rate. Default: the preset's.",
     "server_learning_rate": "Server's learning rate (FedAsync's alpha). Default: the preset's.",
     "local_steps": "Minibatch steps per trip. Default: whole epochs instead.",
@@ -748,8 +577,9 @@ PLACES = ("data_dir", "cache_dir")
 # All settings on which no result of a run depends.
 DECIDE_NOTHING = (*PLACES, "different_worlds")
 # What makes the world of a run.
-OF_WORLD = tuple(
-    name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES
+OF_WORLD = (
+    *(name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES),
+    "protocol.failure_rate",
 )
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
 VARYING = tuple(
@@ -763,13 +593,6 @@ OF_FEDERATION = tuple(
     for name, declared in DECLARED.items()
     if declared.group in ("data", "partition") or declared.decides_examples
 )
-# The setting that holds the trips per server step, by protocol.
-TRIPS_PER_STEP = {
-    protocol: name
-    for name, declared in DECLARED.items()
-    if declared.trips_per_step
-    for protocol in declared.readers.reader_values("protocol") or ()
-}
 
 
 def without_varying(settings: Settings) -> dict[str, Any]:
@@ -797,7 +620,7 @@ def _without_presets(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def in_world(name: str) -> bool:
     """Whether a setting, or an argument of a call, is one of the world."""
-    return name.partition(".")[0] in OF_WORLD
+    return name in OF_WORLD or name.partition(".")[0] in OF_WORLD
 
 
 def default_of(name: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, refusal
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.settings import OF_WORLD, Settings
 
 ON_PURPOSE = (
@@ -36,8 +36,8 @@ def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
 
     run: its settings, every default filled in, and what it does not read at its default.
     """
-    values = {name: run[name] for name in OF_WORLD if name in run}
-    if run.get("protocol") == "drawn_staleness":  # whose delays are no times
+    values = {name: calls.argument(run, name) for name in OF_WORLD if name.partition(".")[0] in run}
+    if str(run.get("protocol")).partition("(")[0] == "drawn_staleness":  # whose delays are no times
         values["delay"] = f"{values['delay']}, in{IN_STEPS}"
     return values
 
@@ -61,6 +61,14 @@ def worlds(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[World]:
     return list(by_values.values()) if differing else []
 
 
+def _reads(name: str, run: Settings) -> bool:
+    """Whether a run reads a setting of the world, or its protocol has an argument of it."""
+    from jafl.config.readers import is_read
+
+    setting, _, argument = name.partition(".")
+    return calls.grammar(setting).has(vars(run)[setting], argument) if argument else is_read(name, run)
+
+
 def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     """Raises SettingError, naming the setting, if runs that are compared live in different worlds.
 
@@ -69,15 +77,15 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     worlds_there = worlds((label, vars(run)) for label, run in runs)
     if not worlds_there:
         return
-    from jafl.config import readers  # imports JAX, which the list of experiments does without
+    from jafl.config.readers import why_unread  # imports JAX, which the list of experiments does without
 
     first = dict(reversed(runs))  # the first run of each label
     name = next(iter(worlds_there[0].settings))
-    able = [world for world in worlds_there if readers.is_read(name, first[world.labels[0]])]
+    able = [world for world in worlds_there if _reads(name, first[world.labels[0]])]
     unable = [label for world in worlds_there if world not in able for label in world.labels]
     if len(able) == 1 and unable:
         value = able[0].settings[name]
-        where, here = readers.why_unread(name, [first[label] for label in unable])
+        where, here = why_unread(name, [first[label] for label in unable])
         raise refusal(
             name,
             value,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jafl.base.errors import SettingError, require
+from jafl.config import calls
 from jafl.config.experiment import Experiment
 from jafl.config.settings import Settings
 from jafl.runs.directory.files import RunDirectory, run_config, what_decides
@@ -104,13 +105,13 @@ def replacement(
 
 def _budgets(content: Mapping[str, Any]) -> dict[str, int]:
     """{setting: budget} of those that are given; that of a run that gives none."""
-    budgets = {name: content[name] for name in BUDGETS if content.get(name)}
+    budgets = {name: calls.argument(content, name) for name in BUDGETS if calls.argument(content, name)}
     return budgets or {"client_trips": DEFAULT_TRIPS}
 
 
 def _refuse_other_settings(past: PastRun, experiment: Experiment, grown: tuple[str, ...]) -> None:
-    now = what_decides(run_config(experiment))
-    before = what_decides(past.config)
+    now = calls.flattened(what_decides(run_config(experiment)))
+    before = calls.flattened(what_decides(past.config))
     for name in grown:
         now.pop(name, None)
         before.pop(name, None)

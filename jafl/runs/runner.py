@@ -359,7 +359,7 @@ def _write_comparison(
     curves: dict[str, list[list[dict[str, Any]]]] = {}
     schedules: dict[str, EventSchedule] = {}
     for outcome in outcomes:
-        label = tables.name(named[outcome.experiment.settings.algorithm])
+        label = tables.name(named[outcome.experiment.label])
         curves.setdefault(label, []).append(outcome.evaluations)
         schedules.setdefault(label, outcome.experiment.schedule)
     federation = outcomes[0].experiment.federation
@@ -381,7 +381,7 @@ def _write_comparison(
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     summaries: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
-        summaries.setdefault(outcome.experiment.settings.algorithm, []).append(outcome.summary)
+        summaries.setdefault(outcome.experiment.label, []).append(outcome.summary)
     worlds = {
         label: world.letter
         for world in _worlds(outcome.experiment for outcome in outcomes)
@@ -392,4 +392,4 @@ def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 def _worlds(experiments: Iterable[Experiment]) -> list[World]:
     """The worlds in which the algorithms live; none where all share one."""
-    return worlds_of_runs((one.settings.algorithm, vars(one.settings)) for one in experiments)
+    return worlds_of_runs((one.label, vars(one.settings)) for one in experiments)

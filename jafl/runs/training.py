@@ -238,7 +238,7 @@ def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> Pas
     directory = RunDirectory(past.path, resume=True)
     if pictures and (past.path / "accuracy.png").is_file():
         with part("pictures"):
-            curves = {past.config["algorithm"]: [past.evaluations]}
+            curves = {past.algorithm: [past.evaluations]}
             plots.save(plots.accuracy_panels(curves, target=target_accuracy), past.path / "accuracy.png")
     directory.write_summary(summary)  # before the settings: readers take its target
     directory.write_result("config.json", config)

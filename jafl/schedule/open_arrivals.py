@@ -9,6 +9,7 @@ import numpy as np
 
 from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
+from jafl.schedule import delays
 from jafl.schedule.arguments import (
     as_availability,
     as_delay,
@@ -34,7 +35,8 @@ MOST_STARTS = 10**8  # that are drawn for one schedule: minutes
 def open_arrivals(
     *,
     num_clients: int,
-    start_rate: float,
+    start_rate: float | None = None,
+    concurrency: float | None = None,
     starts: str = "poisson",
     exclude_busy: bool = True,
     buffer_size: int = 1,
@@ -57,7 +59,9 @@ def open_arrivals(
 
     Args:
       num_clients: N, all clients.
-      start_rate: starts per unit of simulated time, above 0.
+      start_rate: starts per unit of simulated time, above 0; or
+      concurrency: clients under way on average: as many starts as that over the mean of ``delay``, which must tell
+        one. Of a law made of others, the mean of the first counts. Exactly one of the two.
       starts: "poisson" (exponential gaps) or "constant" (equal gaps, the first start after one of them).
       exclude_busy: a client under way is not drawn; a start for which nobody is idle is left out. False, as in
         FedBuff's authors' simulator: clients are drawn with replacement, so one may be in several trips at once;
@@ -97,6 +101,10 @@ def open_arrivals(
     check_limits(most_trips, smallest_gap)
     law.check_clients(num_clients)
     whole_number("buffer_size", buffer_size, 1)
+    if start_rate is None:
+        start_rate = _start_rate(concurrency, law)
+    else:
+        require(concurrency is None, "concurrency", concurrency, "left out where start_rate is given")
     real_number("start_rate", start_rate, lambda rate: 0 < rate < math.inf, "a finite number above 0")
     choose("starts", starts, {"poisson": None, "constant": None})
     choose("restart", restart, {"at_once": None, "not_twice_in_a_buffer": None})
@@ -122,6 +130,23 @@ def open_arrivals(
     if client_trips is None or not (dropout or failure_rate or presence):
         return Events(world, protocol, steps * buffer_size).run(steps)
     return events_within(world, protocol, client_trips)
+
+
+def _start_rate(concurrency: float | None, law: Delay) -> float:
+    """Starts per unit of time, such that so many clients are under way on average."""
+    allowed = "a finite number above 0, or start_rate given in its place"
+    real_number("concurrency", concurrency, lambda number: 0 < number < math.inf, allowed)
+    inner: Delay = law
+    # Throttled clients and networks come on top of the mean.
+    while isinstance(
+        inner, (delays.once_per_client, delays.slow_fraction, delays.throttled, delays.with_network)
+    ):
+        inner = inner.inside()[0]
+    mean: float | None = getattr(inner, "mean", None)
+    remedy = "It says how many trips start in a unit of simulated time."
+    require(mean, "start_rate", None, f"given where delay is {law!r}, which tells no mean", remedy)
+    assert mean is not None and concurrency is not None
+    return concurrency / mean
 
 
 def _check_rate(

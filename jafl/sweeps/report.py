@@ -240,7 +240,7 @@ def _arms_table(runs: Sequence[PastRun], names: Sequence[str]) -> list[list[str]
     by_label: dict[str, list[PastRun]] = {}
     for run in runs:
         by_label.setdefault(run.label, []).append(run)
-    labelled = any(run.label != run.config["algorithm"] for run in runs)
+    labelled = any(run.label != run.algorithm for run in runs)
     names = ["algorithm", *names] if labelled else names
     if not names:
         return []

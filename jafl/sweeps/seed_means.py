@@ -32,7 +32,7 @@ class ArmRuns:
     @property
     def algorithm(self) -> str:
         """The algorithm of the runs."""
-        return self.runs[0].config["algorithm"]
+        return self.runs[0].algorithm
 
     @property
     def averaged(self) -> list[PastRun]:

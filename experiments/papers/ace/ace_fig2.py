@@ -71,7 +71,7 @@ RULES: dict[str, dict[str, Any]] = {
     ACE: {"algorithm": "ace"},
     ACED: {"algorithm": "aced"},
     CA2FL: {"algorithm": "ca2fl"},
-    FEDBUFF: {"algorithm": "fedbuff", "staleness_weight": "constant"},
+    FEDBUFF: {"algorithm": "fedbuff(staleness_weight=constant)"},
     ADAPTIVE: {"algorithm": "delay_adaptive_asgd"},
     VANILLA: {"algorithm": "asgd"},
 }

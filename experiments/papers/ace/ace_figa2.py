@@ -72,7 +72,7 @@ SIX = (ACE, ACED, CA2FL, FEDBUFF, ADAPTIVE, VANILLA)
 OTHERS = (FEDBUFF, ADAPTIVE, VANILLA)
 BUFFERED = (CA2FL, FEDBUFF)
 ARMS = {rule: arm(rule, UNDER_WAY if rule in BUFFERED else CLIENTS) for rule in SIX}
-ARMS[ACED] |= {"rule_arguments": "active_steps=50"}
+ARMS[ACED] |= {"algorithm": "aced(active_steps=50)"}
 PAPER_ARMS = {
     rule: own | ({"learning_rate": PUBLISHED_LOCAL_RATE} if rule in BUFFERED else {})
     for rule, own in ARMS.items()

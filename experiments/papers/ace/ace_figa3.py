@@ -51,7 +51,7 @@ ACE_8, ACED_8 = ACE + BITS, ACED + BITS
 MEMORY, TRIPS, REACHED = 50, 5000, 0.8  # MEMORY is table a.4's tau_algo
 
 
-ACED_OWN = {"rule_arguments": f"active_steps={MEMORY}", "concurrency": CLIENTS}
+ACED_OWN = {"algorithm.active_steps": MEMORY, "concurrency": CLIENTS}
 ARMS: dict[str, dict[str, Any]] = {
     ACE: {"algorithm": "ace", "concurrency": CLIENTS},
     ACE_8: {"algorithm": "ace_8bit", "concurrency": CLIENTS},

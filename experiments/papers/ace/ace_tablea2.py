@@ -63,7 +63,7 @@ from experiments.papers.ace.ace_fig2 import (
 ACE, ACED, CA2FL, ADAPTIVE, VANILLA = "ACE", "ACED", "CA2FL", "delay-adaptive", "vanilla"
 SINGLE: dict[str, dict[str, Any]] = {
     ACE: {"algorithm": "ace"},
-    ACED: {"algorithm": "aced", "rule_arguments": "active_steps=50"},
+    ACED: {"algorithm": "aced(active_steps=50)"},
     ADAPTIVE: {"algorithm": "delay_adaptive_asgd", "buffer_size": 1},
     VANILLA: {"algorithm": "asgd", "buffer_size": 1},
 }

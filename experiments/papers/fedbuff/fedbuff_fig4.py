@@ -65,10 +65,15 @@ ONCE, REALISED = {"epsilon_reading": "once"}, {"epsilon_reading": "realised"}
 ARMS: dict[str, dict[str, Any]] = {
     FEDBUFF: {"algorithm": "fedbuff", "buffer_size": 10} | ONCE,
     FEDBUFF + TRUE: {"algorithm": "fedbuff", "buffer_size": 10} | REALISED,
-    FEDBUFF + PASS: {"algorithm": "fedbuff", "buffer_size": 10, "most_trips": 1} | REALISED,
+    FEDBUFF + PASS: {"algorithm": "fedbuff", "buffer_size": 10, "protocol.most_trips": 1} | REALISED,
     FEDAVGM: {"algorithm": "fedavgm"} | ONCE,
     FEDAVGM + TRUE: {"algorithm": "fedavgm"} | REALISED,
-    DP_SGD: {"algorithm": "fedavgm", "cohorts": "poisson", "mechanism": "independent", "epsilon": None},
+    DP_SGD: {
+        "algorithm": "fedavgm",
+        "protocol.cohorts": "poisson",
+        "mechanism": "independent",
+        "epsilon": None,
+    },
 }
 # {epsilon: the least noise multiplier that has it}: jafl.privacy.amplified_noise_multiplier(epsilon, sampling_rate=
 # cohort_size / num_clients, rounds=client_trips / cohort_size, delta=delta).
@@ -184,7 +189,7 @@ def paper_scale(arms: Mapping[str, Mapping[str, Any]], **fields: Any) -> Scale:
 def true_epsilon(run: PastRun) -> float:
     """The exact epsilon of the run's schedule; of Poisson cohorts that for which their noise was set."""
     claimed = (run.summary or {}).get("privacy", {})
-    if run.config["cohorts"] == "poisson":
+    if run.value("protocol.cohorts") == "poisson":
         set_for = {noise: epsilon for each in (DESK_NOISE, PAPER_NOISE) for epsilon, noise in each.items()}
         return set_for.get(run.config["noise_multiplier"], math.nan)
     return float(claimed.get("epsilon_realised", math.nan))

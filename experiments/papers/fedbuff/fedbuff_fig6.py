@@ -42,7 +42,7 @@ from experiments.papers.fedbuff import fedbuff_table1 as table1
 from experiments.papers.fedbuff.fedbuff_table1 import FEDAVGM, FEDBUFF, FEWER_TRIPS, to_target
 from experiments.papers.fedbuff.fedbuff_table6 import LESS_TIME, MORE, time_to_target
 
-ARMS = fig3.ARMS | {MORE: table1.ARMS[FEDAVGM] | {"over_selection": 0.3}}
+ARMS = fig3.ARMS | {MORE: table1.ARMS[FEDAVGM] | {"protocol.over_selection": 0.3}}
 LAW = {"delay": "proportional_to_examples(mean=1.0)"}
 
 

@@ -172,13 +172,13 @@ CLIENTS_GIVEN = {"celeb_a": "CelebA", "sentiment140": "Sent140"}
 NAMES = CLIENTS_GIVEN | {"cifar10": "CIFAR-10"}
 # Clients that train: all of LEAF's celebrities; 80 % of 15 % of 660,120 accounts.
 PAPER_CLIENTS = {"celeb_a": 9343, "sentiment140": 79_214, "cifar10": 5000}
-AS_PUBLISHED = {"aggregate": "sum", "client_work.learning_rate_normalization": True}  # FedBuff's
+AS_PUBLISHED = {"algorithm.aggregate": "sum", "client_work.learning_rate_normalization": True}  # FedBuff's
 # Sections 6 and B.2: clients start at a constant rate, ``concurrency`` of them per mean duration.
-ARRIVALS = {"protocol": "open_arrivals", "starts": "constant"}
+ARRIVALS = {"protocol": "open_arrivals", "protocol.starts": "constant"}
 ASYNCHRONOUS = ("fedbuff", "fedasync")
 WITHOUT_GLOVE = (
-    "On paper size Sent140's word vectors are learned unless --model.embeddings_file names GloVe's, which the published "
-    "rates were found with."
+    "On paper size Sent140's word vectors are learned unless --model.embeddings_file names GloVe's, which the "
+    "published rates were found with."
 )
 # Table 4: clients' and server's rate, momentum or mu. FedProx's 1.0^3 on Sent140 is read as 10^3.
 RATES: dict[str, dict[str, tuple[float, ...]]] = {

@@ -47,9 +47,9 @@ FULL, MORE = "FedBuff, K = concurrency", "FedAvgM, 30 % over-selection"
 def arms(size: int) -> dict[str, dict[str, Any]]:
     """The arms with ``size`` trips per server step."""
     return {
-        FULL: {"algorithm": "fedbuff", "buffer_size": size, "staleness_exponent": 10.0},
+        FULL: {"algorithm": "fedbuff", "buffer_size": size, "algorithm.staleness_weight.exponent": 10.0},
         FEDAVGM: {"algorithm": "fedavgm"},
-        MORE: {"algorithm": "fedavgm", "over_selection": 0.3},
+        MORE: {"algorithm": "fedavgm", "protocol.over_selection": 0.3},
     }
 
 

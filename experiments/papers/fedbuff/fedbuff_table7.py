@@ -49,7 +49,7 @@ from experiments.papers.fedbuff.fedbuff_table1 import CLIENTS_GIVEN, FEDBUFF, FE
 NORMALIZED, BY_EXAMPLES, UNIFORM = "LR-Norm", "example weight", "uniform weight"
 ARMS: dict[str, dict[str, Any]] = {
     NORMALIZED: {"algorithm": "fedbuff", "client_work.learning_rate_normalization": True},
-    BY_EXAMPLES: {"algorithm": "fedbuff", "weigh_by_examples": True},
+    BY_EXAMPLES: {"algorithm": "fedbuff", "algorithm.weigh_by_examples": True},
     UNIFORM: {"algorithm": "fedbuff"},
 }
 SIZES = [1, 10, 100]
@@ -92,7 +92,7 @@ def beside(condition: Mapping[str, Any], label: str) -> str:
     return table1.task_numbers(condition, {task: TRIPS[task, size][place] for task in CLIENTS_GIVEN})
 
 
-SUM = {"aggregate": "sum"}
+SUM = {"algorithm.aggregate": "sum"}
 
 
 def published_trips(rival: str, tasks: Sequence[str] = tuple(CLIENTS_GIVEN)) -> str:

@@ -46,12 +46,12 @@ ALL_TRIPS = "FedStaleWeight, all trips"
 FEDBUFF, FRESH, STALE = "FedBuff", "exponential, fresh first", "exponential, stale first"
 ARMS = {
     OURS: {"algorithm": "fedstaleweight"},
-    FIRST: {"algorithm": "fedstaleweight", "rule_arguments": "weight_form=algorithm_1"},
-    ALL_TRIPS: {"algorithm": "fedstaleweight", "rule_arguments": "average=all"},
-    MEAN: {"algorithm": "fedbuff", "staleness_weight": "constant"},
+    FIRST: {"algorithm": "fedstaleweight(weight_form='algorithm_1')"},
+    ALL_TRIPS: {"algorithm": "fedstaleweight(average='all')"},
+    MEAN: {"algorithm": "fedbuff(staleness_weight=constant)"},
     FEDBUFF: {"algorithm": "fedbuff"},
-    FRESH: {"algorithm": "exponential_weighting", "rule_arguments": "base=0.5"},
-    STALE: {"algorithm": "exponential_weighting", "rule_arguments": "base=1.5"},
+    FRESH: {"algorithm": "exponential_weighting(base=0.5)"},
+    STALE: {"algorithm": "exponential_weighting(base=1.5)"},
 }
 WORLD = {
     "num_clients": 15,

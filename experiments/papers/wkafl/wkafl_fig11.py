@@ -48,10 +48,9 @@ def label(classes: int, refresh: int) -> str:
 
 ZENO = {
     label(classes, refresh): {
-        "algorithm": "zeno_plus_plus",
+        "algorithm": f"zeno_plus_plus(refresh_every={refresh})",
         **in_flight(100),
         "buffer_size": 1,
-        "rule_arguments": f"refresh_every={refresh}",
         **settings,
     }
     for classes, settings in CLASSES.items()

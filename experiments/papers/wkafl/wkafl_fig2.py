@@ -52,9 +52,8 @@ PAPERS, NO_SELECTION = "base 2/e", "WKAFL (no selection)"
 SHIFTS = {"base 0.1": (-26, -13), "base 0.5": (-26, 8), PAPERS: (6, -13)}
 ARMS = {
     label: {
-        "algorithm": "exponential_weighting",
-        "rule_arguments": f"base={base}",
-        "restart": "after_step",
+        "algorithm": f"exponential_weighting(base={base})",
+        "protocol.restart": "after_step",
         "learning_rate": 1.0,
         "local_steps": 1,
         "server_optimizer.momentum": 0.1,
@@ -62,7 +61,7 @@ ARMS = {
     for label, base in BY_STALENESS.items()
 } | {
     WKAFL: {"algorithm": "wkafl"},
-    NO_SELECTION: {"algorithm": "wkafl", "rule_arguments": "gradient_selection=False"},
+    NO_SELECTION: {"algorithm": "wkafl(gradient_selection=False)"},
 }
 
 
@@ -72,7 +71,7 @@ def weights(run: PastRun) -> tuple[np.ndarray, np.ndarray]:
     with np.load(run.path / "reports.npz") as reports:
         name = "step_weight" if "step_weight" in reports else "trip_weight"
         numbers = np.asarray(reports[name], np.float64)
-    rows = numbers.reshape(-1, int(run.config["buffer_size"]))
+    rows = numbers.reshape(-1, int(run.value("buffer_size")))
     return rows / rows.sum(axis=1, keepdims=True), schedule.staleness[: rows.size].reshape(rows.shape)
 
 

@@ -62,7 +62,7 @@ WITHOUT = {
     NO_NON_IID: "non_iid_part=False",
 }
 ARMS = {WKAFL: {"algorithm": "wkafl"}} | {
-    label: {"algorithm": "wkafl", "rule_arguments": part} for label, part in WITHOUT.items()
+    label: {"algorithm": f"wkafl({part})"} for label, part in WITHOUT.items()
 }
 CELEBA, WRITERS = "celeb_a", "femnist/fedjax"
 # The release's numbers for CelebA and EMNIST ByClass.
@@ -76,7 +76,12 @@ ON_CELEBA = {
     "evaluation_examples": 1536,
     "server_learning_rate": 1e-4,
 }
-WKAFL_ON_CELEBA = "clip_norm=500,stage_two_clip=5,cosine_weight=20,staleness_decay=0.05"
+WKAFL_ON_CELEBA = {
+    "algorithm.clip_norm": 500.0,
+    "algorithm.stage_two_clip": 5.0,
+    "algorithm.cosine_weight": 20.0,
+    "algorithm.staleness_decay": 0.05,
+}
 ON_WRITERS = {
     "model": "emnist_cnn",
     "client_test_fraction": 0.9,
@@ -89,7 +94,7 @@ ON_WRITERS = {
 }
 NATURAL = [
     Override({"dataset": CELEBA}, None, ON_CELEBA),
-    Override({"dataset": CELEBA}, WKAFL, {"rule_arguments": WKAFL_ON_CELEBA}),
+    Override({"dataset": CELEBA}, WKAFL, WKAFL_ON_CELEBA),
     Override({"dataset": WRITERS}, None, ON_WRITERS),
 ]
 PAPER_SETTINGS = {"partition": "natural", "delay": WORLD["delay"]}
@@ -144,10 +149,7 @@ EXPERIMENT = PaperExperiment(
             conditions={"dataset": [CELEBA, WRITERS]},
             overrides=[
                 *NATURAL,
-                *(
-                    Override({"dataset": CELEBA}, label, {"rule_arguments": f"{part},{WKAFL_ON_CELEBA}"})
-                    for label, part in WITHOUT.items()
-                ),
+                *(Override({"dataset": CELEBA}, label, WKAFL_ON_CELEBA) for label in WITHOUT),
             ],
             search=PAPER_SEARCH,
             seeds=(0, 1, 2),

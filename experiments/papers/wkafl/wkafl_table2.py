@@ -63,14 +63,13 @@ ARMS: Arms = {
     SASGD: {"algorithm": "sasgd"},
     GSGM: {"algorithm": "gsgm"},
     MEAN: {
-        "algorithm": "fedbuff",
-        "staleness_weight": "constant",
-        "restart": "after_step",
+        "algorithm": "fedbuff(staleness_weight=constant)",
+        "protocol.restart": "after_step",
         "learning_rate": 1.0,
         "local_steps": 1,
     },
 }
-WITH_SUM: Arms = {**ARMS, BY_SUM: {"algorithm": "wkafl", "rule_arguments": "stage_two_by=sum"}}
+WITH_SUM: Arms = {**ARMS, BY_SUM: {"algorithm": "wkafl(stage_two_by='sum')"}}
 RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
 # Of TWAFL and SASGD, whose weights shorten the step by a factor of ten and more: as many, but larger ones.
 LARGER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
@@ -99,9 +98,13 @@ ON_CIFAR = {
     "evaluation_examples": 4096,
 }
 WKAFL_ON_CIFAR = {
-    "rule_arguments": "clip_norm=70,stage_two_clip=5,cosine_weight=50,staleness_decay=0.01,stage_two_loss=1.8"
+    "algorithm.clip_norm": 70.0,
+    "algorithm.stage_two_clip": 5.0,
+    "algorithm.cosine_weight": 50.0,
+    "algorithm.staleness_decay": 0.01,
+    "algorithm.stage_two_loss": 1.8,
 }
-BY_SUM_ON_CIFAR = {"rule_arguments": WKAFL_ON_CIFAR["rule_arguments"] + ",stage_two_by=sum"}
+BY_SUM_ON_CIFAR = WKAFL_ON_CIFAR | {"algorithm.stage_two_by": "sum"}
 SUM_AS_MEAN = "the sum of losses (algorithm 2) ends where their mean (section 4.3.3) does"
 PAPER_DATA = [
     Override({"dataset": "emnist/mnist"}, None, ON_EMNIST),

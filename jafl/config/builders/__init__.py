@@ -15,10 +15,9 @@ from jafl.config.builders.data import (
     partition_text,
 )
 from jafl.config.builders.model import make_model
-from jafl.config.builders.schedule import PROTOCOLS, make_dropout, make_schedule
+from jafl.config.builders.schedule import make_dropout, make_schedule
 
 __all__ = [
-    "PROTOCOLS",
     "filled_in",
     "make_client_optimizer",
     "make_client_work",

@@ -1,104 +1,54 @@
 """The rule, the staleness weight and the optimizers, from settings."""
 
-import ast
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from jafl import rules
-from jafl.base.errors import choose, require, unknown_name
+from jafl.base.errors import require
 from jafl.config import calls, presets
 from jafl.config.builders.privacy import is_private, make_private
 from jafl.config.builders.secure import make_secure
-from jafl.config.settings import DEFAULTS, Settings, choice_arguments
+from jafl.config.grammar import Call
+from jafl.config.settings import Settings
 from jafl.models import Model
-from jafl.rules.staleness import STALENESS_WEIGHTS
 from jafl.specifications import Specification
 
 
-def rule_factory(algorithm: str) -> Callable[..., Specification]:
-    """The factory of an algorithm's rule."""
-    return rules.RULES[presets.PRESETS.get(algorithm, {}).get("rule", algorithm)]
-
-
 def make_rule(settings: Settings, server_gradient: Specification | None = None) -> Specification:
-    """The rule of a resolved run, its parameters taken from the settings of the same names.
+    """The rule of a resolved run.
 
     server_gradient: for a rule that takes one; it can be left out as long as nothing trains.
     """
-    factory = rule_factory(settings.algorithm)
-    parameters = inspect.signature(factory).parameters
-    arguments = {
-        name: getattr(settings, name) for name in parameters if name in {*DEFAULTS, *calls.SHORT_NAMES}
-    }
-    arguments = {name: value for name, value in arguments.items() if value is not None}
-    if "divide_by" in parameters and settings.cohorts == "poisson" and settings.cohort_size is not None:
-        arguments["divide_by"] = float(settings.cohort_size)
-    if "staleness_weight" in parameters:
-        arguments["staleness_weight"] = make_staleness_weight(settings)
+    grammar, name = calls.grammar("algorithm"), settings.algorithm_name
+    _check_staleness_weight(settings.argument("algorithm.staleness_weight"))
+    parameters = inspect.signature(presets.ALGORITHMS[name]).parameters
+    supplied: dict[str, Any] = {"server_learning_rate": settings.server_learning_rate}
+    if settings.buffer_size is not None:
+        supplied["buffer_size"] = settings.buffer_size
+    cohort_size = settings.argument("protocol.cohort_size")
+    if settings.argument("protocol.cohorts") == "poisson" and cohort_size is not None:
+        supplied["divide_by"] = float(cohort_size)
     if "server_gradient" in parameters:
-        remedy = f"{settings.algorithm} compares updates with a gradient on the server's own examples."
+        remedy = f"{name} compares updates with a gradient on the server's own examples."
         count = settings.server_examples
         require(count >= 1, "server_examples", count, "at least 1", remedy)
-        arguments["server_gradient"] = server_gradient
-    for entry in own_rule_arguments(settings):
-        qualified, _, text = (part.strip() for part in entry.partition("="))
-        name = qualified.rpartition(".")[2]
-        choose(f"an argument of {settings.algorithm} in rule_arguments", name, dict(parameters))
-        arguments[name] = _typed_value(parameters[name].default, name, text)
-    rule = factory(**arguments)
+        supplied["server_gradient"] = server_gradient
+    rule: Specification = grammar.make(settings.algorithm, **supplied)
     if settings.secure_fraction_bits is not None and settings.clip_norm is not None:
         rule = make_secure(rule, settings)
     return make_private(rule, settings) if is_private(settings) else rule
 
 
-def _typed_value(default: Any, name: str, text: str) -> Any:
-    """The value of an entry of ``rule_arguments``; raises SettingError unless it is a number where the default is."""
-    value = _literal(text)
-    if not isinstance(default, float):
-        return value
-    require(isinstance(value, (int, float)), f"{name} in rule_arguments", text, "a number")
-    return float(value)
-
-
-def rule_arguments(settings: Settings) -> list[tuple[str, str]]:
-    """(entry, the algorithm that it is for, "" for all) of each entry of ``rule_arguments``.
-
-    Raises:
-      SettingError: for an entry that is none, or is for an algorithm that does not exist.
-    """
-    entries = []
-    for entry in filter(None, settings.rule_arguments.split(",")):
-        name, equals, text = (part.strip() for part in entry.partition("="))
-        require(name and equals and text, "rule_arguments", entry, "name=value or algorithm.name=value")
-        algorithm, dot, _ = name.rpartition(".")
-        if dot and algorithm not in presets.names():
-            raise unknown_name("an algorithm in rule_arguments", algorithm, presets.names())
-        entries.append((entry, algorithm))
-    return entries
-
-
-def own_rule_arguments(run: Settings) -> list[str]:
-    """The entries of ``rule_arguments`` that are for this run's algorithm."""
-    return [entry for entry, algorithm in rule_arguments(run) if algorithm in ("", run.algorithm)]
-
-
-def _literal(text: str) -> Any:
-    """A number, True, False or None as Python writes them; any other text as it is."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
-
-
-def make_staleness_weight(settings: Settings) -> Specification:
-    """The staleness weight, its parameters taken from the settings that only it reads."""
-    factory = choose("staleness_weight", settings.staleness_weight, STALENESS_WEIGHTS)
-    names = choice_arguments("staleness_weight", settings.staleness_weight)
-    numbers = {argument: getattr(settings, name) for argument, name in names.items()}
-    for argument, value in numbers.items():
-        require(0 <= value < float("inf"), names[argument], value, "a finite number, at least 0")
-    return factory(**numbers)
+def _check_staleness_weight(weight: Any) -> None:
+    """Raises SettingError for a number of a staleness weight that is below 0 or infinite."""
+    require(
+        weight is None or isinstance(weight, Call),
+        "algorithm.staleness_weight",
+        weight,
+        "a call, such as constant",
+    )
+    for argument, value in weight.arguments.items() if weight else ():
+        name = f"algorithm.staleness_weight.{argument}"
+        require(0 <= value < float("inf"), name, value, "a finite number, at least 0")
 
 
 def make_server_optimizer(settings: Settings) -> Specification:

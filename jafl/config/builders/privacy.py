@@ -69,7 +69,7 @@ def in_settings(error: SettingError, settings: Settings) -> SettingError:
     """A refusal of an argument of ``private`` as one of the setting that fills it."""
     name = SETTING_OF.get(error.setting, error.setting)
     if name == "algorithm":
-        return error.within(f"algorithm is {settings.algorithm}, with clip_norm", "algorithm")
+        return error.within(f"algorithm is {settings.algorithm_name}, with clip_norm", "algorithm")
     return error.of(name) if name != error.setting else error
 
 

@@ -29,7 +29,7 @@ def make_secure(rule: Specification, settings: Settings) -> Specification:
         )
     except SettingError as error:
         if error.setting == "rule":
-            place = f"algorithm is {settings.algorithm}, with secure_fraction_bits"
+            place = f"algorithm is {settings.algorithm_name}, with secure_fraction_bits"
             raise error.within(place, "algorithm") from None
         raise in_secure_settings(error) from None
 

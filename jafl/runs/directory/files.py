@@ -107,7 +107,7 @@ class RunDirectory:
     def write_config(self, experiment: Experiment, command: Sequence[str]) -> None:
         """``config.json``: every resolved setting, the inputs' digests, versions, device, command, an arm's label."""
         label = experiment.label
-        arm = {"label": label} if label not in ("", experiment.settings.algorithm) else {}
+        arm = {"label": label} if label not in ("", experiment.settings.algorithm_name) else {}
         self._write_json("config.json", {**run_config(experiment, command), **arm})
 
     def write_comparison(

@@ -11,6 +11,7 @@ import numpy as np
 
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError
+from jafl.config import calls
 from jafl.config.arms import overrides_in
 from jafl.config.settings import FORMAT, Settings, with_current_names
 from jafl.records import EventSchedule
@@ -45,7 +46,16 @@ class PastRun:
     @property
     def label(self) -> str:
         """The label of the run's arm; the algorithm where algorithms are compared."""
-        return self.config.get("label", self.config["algorithm"])
+        return self.config.get("label", self.algorithm)
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm, without its arguments."""
+        return str(self.config["algorithm"]).partition("(")[0]
+
+    def value(self, name: str) -> Any:
+        """The value of a setting, or of an argument of a call: ``delay.shape``, ``client_trips``; None of none."""
+        return calls.argument(self.config, name)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def kinds_of_weights(experiment: Experiment, weights: np.ndarray | None) -> dict
     if weights is None:
         return {}
     schedule = experiment.schedule
-    if experiment.settings.algorithm == "fedstaleweight":
+    if experiment.settings.algorithm_name == "fedstaleweight":
         return {"before normalization": diagnostics.equation_8_weights(schedule), "as given": weights}
     kinds = {"as given": weights}
     several = np.any(np.diff(schedule.step_offsets) > 1)
@@ -160,7 +160,7 @@ def _run_figures(
     experiment: Experiment, evaluations: Evaluations, weights: np.ndarray, whole: bool
 ) -> Figures:
     """{name: a function that makes the figure} of a run, of its schedule only if that ran to its end (``whole``)."""
-    curves = {experiment.settings.algorithm: [evaluations]}
+    curves = {experiment.settings.algorithm_name: [evaluations]}
     target = experiment.settings.target_accuracy
     figures: Figures = {"accuracy": lambda: plots.accuracy_panels(curves, target=target)}
     if plots.reports_change(evaluations):
@@ -219,7 +219,11 @@ def _write(content: bytes, file: pathlib.Path) -> None:
 def _schedule_figures(experiment: Experiment, weights: np.ndarray | None) -> Figures:
     """{name: a function that makes the figure} of a schedule, without figures of constants."""
     schedule, federation = experiment.schedule, experiment.federation
-    name, sizes, labels = experiment.settings.algorithm, federation.num_examples, federation.label_counts()
+    name, sizes, labels = (
+        experiment.settings.algorithm_name,
+        federation.num_examples,
+        federation.label_counts(),
+    )
     weighted = None
     if weights is not None and np.all(weights >= 0) and np.any(weights > 0):
         weighted = {"as weighted": weights}

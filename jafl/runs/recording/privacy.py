@@ -58,15 +58,16 @@ def _amplified(experiment: Experiment, report: PrivacyReport) -> dict[str, float
     It is None without dp-accounting. Of a rule that sampling does not amplify, {"not_amplified": why}.
     """
     settings = experiment.settings
-    sampled = settings.protocol == "synchronous" and settings.cohorts == "poisson"
+    sampled = settings.argument("protocol.cohorts") == "poisson"
     if not (sampled and report.mechanism.name == "independent" and report.noise_multiplier):
         return {}
     run = experiment.run
-    assert settings.cohort_size is not None and isinstance(run.rule, AccountedRule)
+    cohort_size = settings.value("protocol.cohort_size")
+    assert isinstance(run.rule, AccountedRule)
     requested = run.rule.requested or run.rule.arguments["rule"]
     if reason := reason_against_amplification(requested, run.schedule, run.federation.num_examples):
         return {"not_amplified": reason}
-    rate = settings.cohort_size / report.num_clients
+    rate = cohort_size / report.num_clients
     try:
         epsilon = _amplified_epsilon(report.noise_multiplier, rate, report.num_steps, report.delta)
     except MissingLibraryError:
