@@ -20,7 +20,7 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, grammar
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, grammar, literal
 from jafl.config.parsing import items
 from jafl.config.settings import (
     DEFAULTS,
@@ -301,6 +301,7 @@ def _typed() -> dict[str, Any]:
     """The settings that were typed, or stand in a flag file."""
     names = (*TYPES, *SHORT_NAMES, *_arguments_of_calls)
     typed: dict[str, Any] = {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
+    typed |= {name: literal(value) for name, value in typed.items() if "." in argument_path(name)}
     for name in [each for each in typed if "." in argument_path(each)]:
         setting, _, path = argument_path(name).partition(".")
         twice = setting in typed and grammar(setting).says(typed[setting], path)
