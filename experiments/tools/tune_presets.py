@@ -61,8 +61,8 @@ WORLDS: dict[str, dict[str, Any]] = {
         "model": "softmax",
         "num_clients": 500,
         "concurrency": 150,
-        "synthetic_shared_labels": True,
-        "synthetic_mean_examples": 50.0,
+        "dataset.shared_labels": True,
+        "dataset.mean_examples": 50.0,
     },
 }
 SEEDS = (101, 102)  # nobody else uses them

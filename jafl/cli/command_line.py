@@ -25,7 +25,6 @@ from jafl.config.parsing import items
 from jafl.config.settings import (
     DEFAULTS,
     HELP,
-    RENAMED,
     SHORT_HELP,
     TYPES,
     Settings,
@@ -206,8 +205,6 @@ def define_settings() -> None:
         define[kinds[0]](name, DEFAULTS[name], HELP[name])
     for name, path in SHORT_NAMES.items():
         flags.DEFINE_string(name, None, f"{SHORT_HELP[name]} A short name of --{path}.")
-    for earlier_name, name in RENAMED.items():
-        flags.DEFINE_alias(earlier_name, name)
 
 
 # What a command can do, and as what a message calls that.
@@ -263,10 +260,10 @@ _typed_names: set[str] = set()  # of the flags on the command line itself, not i
 
 
 def _names_typed(arguments: Iterable[str]) -> set[str]:
-    """The names of the flags among the arguments, today's where a setting was renamed."""
+    """The names of the flags among the arguments."""
     words = [argument.lstrip("-").partition("=")[0] for argument in arguments if argument.startswith("-")]
     names = [word if word in flags.FLAGS else word.removeprefix("no") for word in words]
-    return {RENAMED.get(name, name) for name in names}
+    return set(names)
 
 
 def _what_to_do() -> str:
@@ -447,7 +444,7 @@ def _own_flags() -> list[command_help.Explained]:
     return [
         command_help.Explained(flag.name, flag.default, flag.help, is_switch=flag.boolean)
         for flag in flags.FLAGS.flags_by_module_dict()[__name__]
-        if flag.name not in {*TYPES, *SHORT_NAMES, *RENAMED}
+        if flag.name not in {*TYPES, *SHORT_NAMES}
     ]
 
 
@@ -745,7 +742,7 @@ def _with_errors_shown(act: Callable[[], int]) -> int:
     except MemoryError as error:
         print(
             f"Error: not enough memory for these settings ({error}). Lower num_clients, client_trips or "
-            "synthetic_mean_examples.",
+            "dataset.mean_examples.",
             file=sys.stderr,
         )
         return 2

@@ -50,6 +50,12 @@ def _partitions() -> Grammar:
     return Grammar("partition", factories, ("seed",), fixed=("labels", "num_clients", "source"))
 
 
+def _data_sets() -> Grammar:
+    """Of which the split has settings of its own, as any data set can be split."""
+    split = ("test_fraction", "validation_fraction", "data_seed")
+    return Grammar("dataset", data.SOURCES, fixed=("data_dir", "cache_dir", "num_clients", *split))
+
+
 def _models() -> Grammar:
     from jafl.models import MODELS
 
@@ -150,6 +156,7 @@ BUDGETS = ("client_trips", "server_steps")  # of which a run has one
 _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
     "algorithm": _algorithms,
     "protocol": _protocols,
+    "dataset": _data_sets,
     "delay": _delays,
     "availability": _availabilities,
     "dropout": _dropouts,

@@ -30,7 +30,7 @@ class DataCache:
 
     def source(self, settings: Settings) -> Source:
         """The data set of these settings; where each seed has its own split, that of the first seed."""
-        what = _written(settings, source_settings(settings.dataset))
+        what = _written(settings, source_settings(settings.dataset_name))
         if what not in self._sources:
             with stopwatch.part("data"):
                 source = self.read(settings)
@@ -60,7 +60,11 @@ class DataCache:
     def federation(self, settings: Settings, seed: int) -> Federation:
         """The clients of these settings, filled in from the data set (``filled_in``)."""
         source = self.source(settings)
-        key = _written(settings, source_settings(settings.dataset)), _written(settings, OF_FEDERATION), seed
+        key = (
+            _written(settings, source_settings(settings.dataset_name)),
+            _written(settings, OF_FEDERATION),
+            seed,
+        )
         if key not in self._federations:
             if len(self._federations) >= self.FEDERATIONS:
                 del self._federations[next(iter(self._federations))]

@@ -110,7 +110,6 @@ class Declaration:
       group: of ``GROUPS``, under which the help prints it. Those of data decide which examples there are, those of
         partition who holds them.
       readers: the runs that read it; where none of a command's runs does, it is refused.
-      argument: the name under which its readers take it, if that is another.
       varying: arguments of a call of which the same holds.
       varies: a number on which neither schedule nor partition depend: runs that differ in it share one compiled
         program.
@@ -119,14 +118,10 @@ class Declaration:
       trips_per_step: whether it holds the trips per server step, in the protocols that read it.
       decides_examples: the data sets whose examples it decides, of a setting of another group than data.
       most_used: whether --help explains it, too.
-      earlier_name: under which earlier files and commands have it.
-      files: what its value names, if that is no law: "" a file; else these files of a folder. What they hold decides
-        the results.
     """
 
     group: str
     readers: Readers
-    argument: str = ""
     varies: bool = False
     varying: tuple[str, ...] = ()
     preset: bool | tuple[str, ...] = False
@@ -134,5 +129,3 @@ class Declaration:
     trips_per_step: bool = False
     decides_examples: Readers | None = None
     most_used: bool = False
-    earlier_name: str = ""
-    files: tuple[str, ...] = ()

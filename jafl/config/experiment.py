@@ -126,7 +126,7 @@ def make_experiments(
     one_each = {label: settings.changed(own) for label, own in arms.algorithm_arms(settings).items()}
     refuse_unread([one_each])
     first = arms.folder(next(iter(one_each)), settings.seed.partition(",")[0])
-    tell(f"{first}: the data set {settings.dataset}")
+    tell(f"{first}: the data set {settings.dataset_name}")
     experiments = []
     for label, resolved in resolve(one_each, loaded):
         steps, trips = resolved.server_steps, resolved.client_trips

@@ -23,7 +23,7 @@ def check(run: Settings) -> None:
     """
     _check_trips(run)
     _check_work(run)
-    if run.dataset == "synthetic":
+    if run.dataset_name == "synthetic":
         _check_synthetic(run)
     if run.partition and (call := grammar("partition").read(run.partition)).name == "labels_per_client":
         labels, smallest = (call.arguments[name] for name in ("labels_per_client", "smallest"))
@@ -73,14 +73,14 @@ def check_epochs(run: Settings, largest_client: int) -> None:
 
 def _check_synthetic(run: Settings) -> None:
     """The synthetic data set, which grows with the clients and their examples."""
-    if not (run.num_clients >= 1 and run.synthetic_mean_examples >= 2):
+    mean = run.value("dataset.mean_examples")
+    if not (run.num_clients >= 1 and mean >= 2):
         return  # refused for itself
-    models = 0 if run.synthetic_shared_labels else BYTES_OF_A_LABELLING_MODEL
-    size = run.num_clients * (models + run.synthetic_mean_examples * BYTES_OF_AN_EXAMPLE)
-    many = run.num_clients > run.synthetic_mean_examples
-    name = "num_clients" if many else "synthetic_mean_examples"
-    remedy = "Lower num_clients or synthetic_mean_examples."
-    _fits(name, getattr(run, name), size, "the data set synthetic", remedy)
+    models = 0 if run.value("dataset.shared_labels") else BYTES_OF_A_LABELLING_MODEL
+    size = run.num_clients * (models + mean * BYTES_OF_AN_EXAMPLE)
+    name = "num_clients" if run.num_clients > mean else "dataset.mean_examples"
+    remedy = "Lower num_clients or dataset.mean_examples."
+    _fits(name, run.value(name), size, "the data set synthetic", remedy)
 
 
 def _fits(name: str, value: float, size: float, what: str, remedy: str) -> None:

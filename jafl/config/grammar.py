@@ -497,7 +497,8 @@ class Grammar:
 
     def _named(self, argument: str) -> str:
         """What messages call an argument of the setting's call."""
-        return self.short_names.get(argument, f"{self.setting}.{argument}")
+        own = f"{self.setting}.{argument}"
+        return argument if argument in self.fixed else self.short_names.get(argument, own)
 
     def _checked(self, name: str, argument: str, value: Any) -> Any:
         """The value, as a float where the argument is one; raises SettingError for one of another type."""
@@ -625,9 +626,15 @@ def _calls(call: Call) -> Iterator[Call]:
             yield from _calls(inner)
 
 
+def _without_partial(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of which some arguments are given."""
+    return factory.func if isinstance(factory, functools.partial) else factory
+
+
 @functools.cache
 def _hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
     """{argument: type}; empty where they cannot be resolved."""
+    factory = _without_partial(factory)
     function = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
     try:
         return typing.get_type_hints(function)
@@ -672,4 +679,4 @@ def _in_words(kind: Any) -> str:
 
 def _summary(factory: Callable[..., Any]) -> str:
     """The first sentence of a factory's docstring."""
-    return (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(_without_partial(factory)) or "").split("\n\n")[0].replace("\n", " ")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jafl.base import checksums
 from jafl.config import calls
-from jafl.config.settings import DECLARED, Settings
+from jafl.config.settings import Settings
 
 if TYPE_CHECKING:
     from jafl.data import Source
@@ -20,16 +20,7 @@ def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
 
     settings: of one run, those that it does not read at their defaults.
     """
-    from jafl.config.readers import KNOWN  # imports JAX, which the list of experiments does without
-
-    paths = {}
-    for name, declared in DECLARED.items():
-        value = settings.get(name)
-        if not declared.files or not value or value in KNOWN.get(name, ()):
-            continue
-        for file in declared.files:
-            paths[f"{name}/{file}".rstrip("/")] = pathlib.Path(value).expanduser() / file
-    return paths | calls.files(settings)
+    return calls.files(settings)
 
 
 def input_digests(settings: Settings, source: "Source") -> dict[str, str]:

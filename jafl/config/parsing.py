@@ -1,10 +1,8 @@
 """Settings that are text: lists, numbers and ranges in them, and errors that name the setting."""
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
 
-from jafl.base.errors import SettingError, refusal, require
+from jafl.base.errors import require
 
 MOST_IN_A_RANGE = 10**6
 
@@ -58,33 +56,3 @@ def labels_in(setting: str, text: str) -> list[int]:
         )
         labels.extend(range(first, last + 1))
     return labels
-
-
-@contextlib.contextmanager
-def refused_as(names: Mapping[str, str], otherwise: str = "") -> Iterator[None]:
-    """Makes a refusal name the settings instead of the arguments that they filled, in what is allowed, too.
-
-    names: {argument: setting}. Where ``otherwise`` is given, a refusal of anything else begins with it.
-    """
-    try:
-        yield
-    except SettingError as error:
-        error = _in_other_words(error, names)
-        if error.setting in names:
-            raise error.of(names[error.setting]) from error
-        if otherwise and otherwise not in error.setting:
-            raise error.within(otherwise, setting=otherwise) from error
-        raise error from error.__cause__
-
-
-def _in_other_words(error: SettingError, names: Mapping[str, str]) -> SettingError:
-    """The refusal, with settings in place of arguments that its sentences give a value: "low (2)", "low = 2"."""
-    if not error.allowed:
-        return error
-    texts = [error.allowed, error.remedy]
-    for argument, setting in names.items():
-        word = argument.rpartition("'s ")[2]
-        texts = [re.sub(rf"\b{word}\b(?= \(| =|, [\d.])", setting, text) for text in texts]
-    if texts == [error.allowed, error.remedy]:
-        return error
-    return refusal(error.setting, error.value, *texts)

@@ -135,7 +135,7 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     _refuse_both(settings)
     name = calls.grammar("algorithm").read(algorithm).name
     _refuse_presets_restart(settings, name)
-    own = {**presets.values(name), "model": default_model(settings.dataset)}
+    own = {**presets.values(name), "model": default_model(settings.dataset_name)}
     # In one spelling, with every default: what is the same then looks the same.
     whole: dict[str, Any] = {"seed": str(seed)}
     for setting in calls.CALLS:
@@ -236,7 +236,6 @@ def _check(settings: Settings) -> None:
         "float32 while JAX computes in 32 bits",
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
-    choose("dataset", settings.dataset, dict.fromkeys(readers.KNOWN["dataset"]))
     for name in calls.CALLS:
         for text in calls.items(name, getattr(settings, name) or "") if name in calls.LISTS else ():
             calls.grammar(name).read(text)

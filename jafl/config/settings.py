@@ -29,7 +29,6 @@ def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
     return dataclasses.field(default=default, metadata={"help": help_text, "declaration": declaration})
 
 
-A_FILE = ("",)
 # Data of which a seed decides what is drawn, or which examples are held out.
 DIVIDED_BY_SEED = (
     only(
@@ -132,11 +131,12 @@ class Settings:
     )
     dataset: str = _setting(
         "digits",
-        "digits (1,797 real 8x8 images, bundled), synthetic (FedProx's logistic data, at any size), mnist_5000 "
-        "(5,000 digits of MNIST, bundled), mnist_1d (signals in ten classes, at any size), python_source (next "
-        "characters of Python's own source files); cifar10, cifar100, mnist, fashion_mnist, emnist/byclass, "
-        "emnist/mnist, celeb_a, sentiment140 (once --prepare=NAME has been run); femnist/leaf, femnist/fedjax, "
-        "femnist/tff, newsgroups (files in data_dir).",
+        "A call of jafl.data: digits (1,797 real 8x8 images, bundled), synthetic(shared_labels=True) (FedProx's "
+        "logistic data, at any size), mnist_5000 (5,000 digits of MNIST, bundled), mnist_1d(examples=5000) (signals "
+        "in ten classes), python_source(tokens=80) (next characters of Python's own source files); cifar10, cifar100, "
+        "mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 (once "
+        "--prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (files in data_dir); "
+        "run.py help dataset lists all arguments.",
         Declaration("data", EVERY_RUN, most_used=True),
     )
     data_dir: str | None = _setting(
@@ -219,23 +219,6 @@ class Settings:
         "learnt and no algorithm is better than another.",
         Declaration("data", EVERY_RUN),
     )
-    split_by: str | None = _setting(
-        None,
-        "What is divided into training, validation and test (python_source, celeb_a, sentiment140): clients, or each "
-        "client's examples. Default: clients.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
-    )
-    data_fraction: float | None = _setting(
-        None,
-        "Use only so large a share of the data, whole clients (celeb_a, sentiment140). FedBuff: 0.15 of tweets.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
-    )
-    normalization: str | None = _setting(
-        None,
-        "Of images, on the device: unit (to 0..1), half (to -1..1), data_set (by mean and standard deviation of the "
-        "data set). Default: as in the papers.",
-        Declaration("data", only(dataset=BY_ARGUMENT), earlier_name="normalisation"),
-    )
     random_crop: int = _setting(
         0,
         "Pixels of zeros around a training image before a random crop; 4 for CIFAR.",
@@ -243,59 +226,6 @@ class Settings:
     )
     random_flip: bool = _setting(
         False, "Mirror training images left to right, at random.", Declaration("training", EVERY_RUN)
-    )
-    tokens: int | None = _setting(
-        None,
-        "Tokens of a text, cut or padded. Default: 25 (sentiment140), 128 (newsgroups), 80 (python_source: "
-        "characters of an example).",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
-    )
-    text_digest: str | None = _setting(
-        None,
-        "Which texts python_source reads. Runs write it into config.json, so that another Python's texts are refused "
-        "there. Default: those that are here.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
-    )
-    most_characters: int | None = _setting(
-        None,
-        "Most characters of a file that are used, the first ones (python_source). Default: 20000.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
-    )
-    mnist_1d_examples: int = _setting(
-        5000,
-        "Number of examples, those of the test and of validation included.",
-        Declaration("data", only(dataset="mnist_1d"), argument="examples"),
-    )
-    vocabulary_size: int | None = _setting(
-        None,
-        "Most frequent words that texts are read with. Default: 10000.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
-    )
-    wordpiece_vocabulary: str | None = _setting(
-        None,
-        "BERT's vocab.txt: read texts as its word pieces instead of words (newsgroups).",
-        Declaration("data", only(dataset=BY_ARGUMENT), files=A_FILE),
-    )
-    synthetic_alpha: float = _setting(
-        1.0,
-        "FedProx's alpha: the spread of the means of the clients' labelling models. It adds the same to every class, "
-        "so it changes no label but by rounding.",
-        Declaration("data", only(dataset="synthetic"), argument="alpha"),
-    )
-    synthetic_beta: float = _setting(
-        1.0,
-        "How much the clients' examples differ.",
-        Declaration("data", only(dataset="synthetic"), argument="beta"),
-    )
-    synthetic_mean_examples: float = _setting(
-        100.0,
-        "Mean examples per client.",
-        Declaration("data", only(dataset="synthetic"), argument="mean_examples"),
-    )
-    synthetic_shared_labels: bool = _setting(
-        False,
-        "One labelling model for all clients, so that global accuracy means something.",
-        Declaration("data", only(dataset="synthetic"), argument="shared_labels"),
     )
     model: str = _setting(
         "default",
@@ -485,7 +415,7 @@ class Settings:
 
         layers: the same, each in the place of what comes before.
         """
-        layers = tuple(map(with_current_names, (values, *layers)))
+        layers = (values, *layers)
         for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
             raise SettingError(
                 f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}",
@@ -511,6 +441,11 @@ class Settings:
             there = {name: value for name, value in change.items() if value is not None}
             layers.append({**dict.fromkeys(excluded_by(there) - set(there)), **change})
         return self.from_mapping(*layers)
+
+    @property
+    def dataset_name(self) -> str:
+        """The name of the data set, without its arguments."""
+        return calls.grammar("dataset").read(self.dataset).name
 
     @property
     def algorithm_name(self) -> str:
@@ -568,8 +503,6 @@ HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclas
 DECLARED: dict[str, Declaration] = {
     field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
 }
-# {name in earlier files and commands: today's}
-RENAMED = {declared.earlier_name: name for name, declared in DECLARED.items() if declared.earlier_name}
 # Pairs of which at most one is given.
 EXCLUSIVE = tuple((name, declared.excludes) for name, declared in DECLARED.items() if declared.excludes)
 # Settings that say where data lie: data in another place do not make another run.
@@ -644,26 +577,12 @@ def is_setting(name: str) -> bool:
     )
 
 
-def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` by name, settings that had another name in earlier files under today's."""
-    return {RENAMED.get(name, name): value for name, value in values.items()}
-
-
 def readers_by(setting: str) -> dict[str, tuple[str, ...]]:
     """{name: the values of ``setting`` that read it} of the settings that only some of these read."""
     return {
         name: values
         for name, declared in DECLARED.items()
         if (values := declared.readers.reader_values(setting)) is not None
-    }
-
-
-def choice_arguments(setting: str, value: str) -> dict[str, str]:
-    """{argument: the setting that fills it} of what only runs read whose ``setting`` has this value."""
-    return {
-        DECLARED[name].argument or name: name
-        for name, values in readers_by(setting).items()
-        if value in values
     }
 
 

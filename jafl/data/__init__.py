@@ -43,7 +43,6 @@ SOURCES: dict[str, Callable[..., Source]] = {
     **{f"femnist/{form}": functools.partial(femnist, form) for form in FORMS},
     "newsgroups": newsgroups,
 }
-Normalisation, NORMALISATIONS = Normalization, NORMALIZATIONS  # the spelling of earlier versions
 
 __all__ = [
     "NORMALIZATIONS",

@@ -212,7 +212,7 @@ class SweepRuns:
         numbers = {name for name in TYPES if float in TYPES[name]} | {
             name for name in CALLS if in_world(name)
         }
-        return _values(settings, numbers - {*source_settings(settings.dataset)})
+        return _values(settings, numbers - {*source_settings(settings.dataset_name)})
 
 
 def largest_group(experiment: Experiment) -> int:

@@ -30,10 +30,10 @@ class AssumingCache(DataCache):
         try:
             return make_source(settings)
         except SettingError as error:
-            if settings.dataset not in NAMES:
+            if settings.dataset_name not in NAMES:
                 raise
             source = make_source(settings, assumed_source)  # refuses what is wrong with the settings
-            self.assumed.setdefault(settings.dataset, str(error))
+            self.assumed.setdefault(settings.dataset_name, str(error))
             return source
 
     def model(self, settings: Settings, source: Source) -> Model:

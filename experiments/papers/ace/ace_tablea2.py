@@ -124,7 +124,9 @@ def published_means(better: str, worse: str) -> str:
 def _paper_overrides() -> list[Override]:
     overrides = [
         Override(
-            {"model": model}, None, {"model.model_dir": folder, "wordpiece_vocabulary": f"{folder}/vocab.txt"}
+            {"model": model},
+            None,
+            {"model.model_dir": folder, "dataset.wordpiece_vocabulary": f"{folder}/vocab.txt"},
         )
         for model, folder in FOLDERS.items()
     ]

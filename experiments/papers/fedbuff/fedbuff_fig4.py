@@ -88,8 +88,8 @@ KNOWN_NOISE = {"noise_seed": 0}
 WORLD: dict[str, Any] = {
     "dataset": "synthetic",
     "resample_data": True,
-    "synthetic_shared_labels": True,
-    "synthetic_mean_examples": 8.0,
+    "dataset.shared_labels": True,
+    "dataset.mean_examples": 8.0,
     "model": "softmax",
     "num_clients": 4400,
     "concurrency": 100,

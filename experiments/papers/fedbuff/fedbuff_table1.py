@@ -72,7 +72,7 @@ TRAINING, HELD_OUT = 50_000, 2000  # examples; HELD_OUT for validation, and as m
 VALIDATION = {"validation_fraction": HELD_OUT / (TRAINING + 2 * HELD_OUT)}
 WORLD: dict[str, Any] = {
     "dataset": "mnist_1d",
-    "mnist_1d_examples": TRAINING + 2 * HELD_OUT,
+    "dataset.examples": TRAINING + 2 * HELD_OUT,
     "test_fraction": HELD_OUT / (TRAINING + 2 * HELD_OUT),
     **VALIDATION,
     "resample_data": True,
@@ -150,11 +150,11 @@ PAPER_WORLD: dict[str, Any] = {
     "validation_fraction": 0.1,
 }
 TASKS: dict[str, dict[str, Any]] = {
-    "celeb_a": {"model": "fedbuff_cnn", "split_by": "examples", "target_accuracy": 0.9},
+    "celeb_a": {"model": "fedbuff_cnn", "dataset.split_by": "examples", "target_accuracy": 0.9},
     "sentiment140": {
         "model": "sent140_lstm",
-        "split_by": "clients",
-        "data_fraction": 0.15,
+        "dataset.split_by": "clients",
+        "dataset.data_fraction": 0.15,
         "target_accuracy": 0.69,
     },
     "cifar10": {

@@ -57,9 +57,9 @@ TARGET = 0.3
 HELD_OUT = {"validation_fraction": 0.01}
 WORLD: dict[str, Any] = {
     "dataset": "python_source",
-    "tokens": 20,
-    "most_characters": 5120,
-    "split_by": "examples",
+    "dataset.tokens": 20,
+    "dataset.most_characters": 5120,
+    "dataset.split_by": "examples",
     "test_fraction": 0.01,
     **HELD_OUT,
     "resample_data": True,

@@ -68,7 +68,7 @@ CELEBA, WRITERS = "celeb_a", "femnist/fedjax"
 # The release's numbers for CelebA and EMNIST ByClass.
 ON_CELEBA = {
     "model": "celeba_cnn",
-    "data_fraction": 0.25,
+    "dataset.data_fraction": 0.25,
     "concurrency": 2000,
     "buffer_size": 15,
     "server_steps": 5000,
@@ -102,8 +102,8 @@ DESK_SETTINGS = PAPER_SETTINGS | {
     "dataset": "python_source",
     "num_clients": 500,
     "concurrency": 500,
-    "tokens": 40,
-    "most_characters": 2000,
+    "dataset.tokens": 40,
+    "dataset.most_characters": 2000,
     "test_fraction": 0.1,
     "resample_data": True,
     "model": "character_lstm",

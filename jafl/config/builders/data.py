@@ -3,16 +3,16 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jafl import data
-from jafl.base.errors import choose, require, seed_number, whole_number
+from jafl.base.errors import require, seed_number, whole_number
 from jafl.config.calls import grammar
 from jafl.config.declaration import default_model
-from jafl.config.parsing import labels_in, refused_as
-from jafl.config.settings import DEFAULTS, Settings, choice_arguments
+from jafl.config.parsing import labels_in
+from jafl.config.settings import DEFAULTS, Settings
 from jafl.data import Federation, Partition, Source
 from jafl.data.splits import fewer_for_evaluation, fold_source, with_shuffled_labels
 from jafl.models.inputs import Inputs
@@ -69,19 +69,12 @@ def make_source(settings: Settings, read: Callable[..., Source] | None = None) -
 
 def _named_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
     """The data set as it comes; ``read`` as of ``make_source``."""
-    asked = _asked_of_source(settings)
-    names = choice_arguments("dataset", settings.dataset)
-    arguments = {argument: getattr(settings, name) for argument, name in names.items()}
-    with refused_as(names):
-        if read is not None:
-            return read(settings.dataset, **arguments, **asked)
-        return data.SOURCES[settings.dataset](**arguments, **asked)
-
-
-def _asked_of_source(settings: Settings) -> dict[str, Any]:
-    """The arguments of the data set that bear the names of settings which are given."""
-    named = {name: getattr(settings, name) for name in _parameters(settings) if name in DEFAULTS}
-    return {name: value for name, value in named.items() if value is not None}
+    supplied = {name: getattr(settings, name) for name in _parameters(settings) if name in DEFAULTS}
+    supplied = {name: value for name, value in supplied.items() if value is not None}
+    if read is not None:
+        return read(settings.dataset_name, **supplied, **grammar("dataset").read(settings.dataset).arguments)
+    source: Source = grammar("dataset").make(settings.dataset, **supplied)
+    return source
 
 
 def make_inputs(settings: Settings, source: Source) -> Inputs | None:
@@ -115,16 +108,16 @@ def filled_in(settings: Settings, source: Source) -> Settings:
         )
         fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
         require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
-    model = grammar("model").filled(settings.model, default_model(settings.dataset))
+    model = grammar("model").filled(settings.model, default_model(settings.dataset_name))
     return dataclasses.replace(with_data(settings), partition=partition, num_clients=clients, model=model)
 
 
 def with_data(settings: Settings) -> Settings:
     """The settings with the seed of the data set's splits and the digest of its texts, where it has these."""
-    digest = settings.text_digest
-    if digest is None and "text_digest" in _parameters(settings):
-        digest = data.python_source_digest()
-    return dataclasses.replace(settings, data_seed=data_seed(settings), text_digest=digest)
+    dataset = settings.dataset
+    if settings.argument("dataset.text_digest") is None and grammar("dataset").has(dataset, "text_digest"):
+        dataset = grammar("dataset").changed(dataset, "text_digest", data.python_source_digest())
+    return dataclasses.replace(settings, data_seed=data_seed(settings), dataset=dataset)
 
 
 def data_seed(settings: Settings) -> int:
@@ -136,7 +129,7 @@ def data_seed(settings: Settings) -> int:
 
 def _parameters(settings: Settings) -> Mapping[str, inspect.Parameter]:
     """The parameters of the data set's function, by name."""
-    return inspect.signature(choose("dataset", settings.dataset, data.SOURCES)).parameters
+    return inspect.signature(data.SOURCES[settings.dataset_name]).parameters
 
 
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:

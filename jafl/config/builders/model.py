@@ -19,7 +19,7 @@ NEXT_TOKENS = ("character_lstm",)
 
 def model_text(settings: Settings) -> str:
     """The call of the model, also before a run is resolved."""
-    return grammar("model").filled(settings.model, default_model(settings.dataset))
+    return grammar("model").filled(settings.model, default_model(settings.dataset_name))
 
 
 def make_model(settings: Settings, source: Source) -> Model:

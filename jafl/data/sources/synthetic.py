@@ -20,8 +20,8 @@ _FEDPROX_SMALLEST_OVER_MEAN = 50 / (50 + math.exp(6))
 def synthetic(
     *,
     num_clients: int,
-    alpha: float,
-    beta: float,
+    alpha: float = 1.0,
+    beta: float = 1.0,
     mean_examples: float = 100.0,
     size_spread: float = 2.0,
     num_features: int = 60,

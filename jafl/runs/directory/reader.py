@@ -13,7 +13,7 @@ from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError
 from jafl.config import calls
 from jafl.config.arms import overrides_in
-from jafl.config.settings import FORMAT, Settings, with_current_names
+from jafl.config.settings import FORMAT, Settings
 from jafl.records import EventSchedule
 from jafl.runs.directory import digests
 
@@ -263,7 +263,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         reason = digests.what_changed(path.parent, content, [path.name], written_in=path.name)
         if reason:
             raise SettingError(f"{reason}.")
-    return with_current_names(content)
+    return content
 
 
 def _short(content: Any) -> str:
