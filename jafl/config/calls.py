@@ -128,6 +128,23 @@ def _algorithms() -> Grammar:
     return Grammar("algorithm", ALGORITHMS, ("divide_by",), fixed, inner=STALENESS_WEIGHTS)
 
 
+def _private() -> Grammar:
+    from jafl.privacy.private import private
+
+    return Grammar(
+        "privacy",
+        {"private": private},
+        fixed=("rule", "schedule", "data_in_schedule"),
+        exclusive=(("epsilon", "noise_multiplier"),),
+    )
+
+
+def _secure() -> Grammar:
+    from jafl.privacy.secure import secure
+
+    return Grammar("secure_aggregation", {"secure": secure}, ("clip_norm",), ("rule", "seed"))
+
+
 def _with_short_names(grammar: Grammar) -> Grammar:
     names = {path: short for short, path in SHORT_NAMES.items()}
     own = {
@@ -165,9 +182,11 @@ _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
     "client_optimizer": _client_optimizers,
     "client_work": _client_works,
     "server_optimizer": _server_optimizers,
+    "privacy": _private,
+    "secure_aggregation": _secure,
 }
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
-_LEFT_OUT = {"partition": "dirichlet"}
+_LEFT_OUT = {"partition": "dirichlet", "privacy": "private", "secure_aggregation": "secure"}
 CALLS = tuple(_GRAMMARS)
 LISTS = ("algorithm",)  # of which a setting may have several, with commas
 # {setting.argument that names a folder: the files of it that are read}

@@ -17,7 +17,7 @@ from jafl.config.builders import (
     make_schedule,
     make_server_optimizer,
 )
-from jafl.config.builders.privacy import in_settings
+from jafl.config.builders.privacy import in_private_settings
 from jafl.config.builders.secure import in_secure_settings
 from jafl.config.data_cache import DataCache
 from jafl.config.inputs import input_digests
@@ -199,8 +199,7 @@ def make_experiment(
                 must_fit=must_fit,
             )
     except SettingError as error:
-        if settings.clip_norm is not None:
-            error = in_settings(in_secure_settings(error), settings)
+        error = in_secure_settings(in_private_settings(error, settings), settings)
         raise (error.of("plan_form") if error.setting == "form" else error) from None
     params = loaded.initial("parameters", model, settings, source, lambda: model.init(init_key, source.x))
     preparation = preparation.with_run(params=params)
@@ -222,7 +221,7 @@ def _check_stop_when(settings: Settings, model: Model, federation: Federation) -
     if settings.evaluate_clients:
         kinds = ("mean", "worst_tenth", "std")
         own += [f"client_{name}_{kind}" for name in (*model.measured, "loss") for kind in kinds]
-    public = None if settings.clip_norm is None else measured
+    public = None if settings.privacy is None else measured
     check_measured("stop_when", condition.text, condition.column, [*measured, *own], public)
 
 

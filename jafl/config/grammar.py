@@ -273,6 +273,10 @@ class Grammar:
         """
         return self._made(self.read(text), supplied)
 
+    def given(self, text: str) -> dict[str, Any]:
+        """{argument: value} of a call, every default included; calls among them are not made."""
+        return self._complete(self.read(text)).arguments
+
     def names(self, text: str) -> Iterator[str]:
         """The names of all factories that a call has in it, the outermost first."""
 
@@ -288,7 +292,11 @@ class Grammar:
     def value(self, text: str, path: str) -> Any:
         """The value of one argument, the default where the call leaves it out; ``path`` as of ``changed``."""
         holder, name = self._find(self.read(text), path)
-        return self._complete(holder, deep=False).arguments.get(name)
+        if name in holder.arguments:
+            return holder.arguments[name]
+        default = self._parameters(holder.name)[name].default
+        is_known = default is not EMPTY and name not in self.supplied and holder.name != DEFAULT
+        return self._default(default) if is_known else None
 
     def says(self, text: str, path: str) -> bool:
         """Whether the call itself has a value for an argument; ``path`` as of ``changed``."""

@@ -22,14 +22,12 @@ from jafl.config.declaration import (
 )
 from jafl.config.grammar import DEFAULT
 from jafl.config.settings import DECLARED, DEFAULTS, Settings
-from jafl.privacy.mechanisms import MECHANISMS
 
 # {setting: the values that it may have}, of those that distinguish readers; others are refused by their names.
 KNOWN: dict[str, Collection[str]] = {
     "algorithm": presets.ALGORITHMS,
     "protocol": calls.PROTOCOLS,
     "dataset": data.SOURCES,
-    "mechanism": MECHANISMS,
 }
 
 

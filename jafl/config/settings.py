@@ -133,9 +133,9 @@ class Settings:
         "digits",
         "A call of jafl.data: digits (1,797 real 8x8 images, bundled), synthetic(shared_labels=True) (FedProx's "
         "logistic data, at any size), mnist_5000 (5,000 digits of MNIST, bundled), mnist_1d(examples=5000) (signals "
-        "in ten classes), python_source(tokens=80) (next characters of Python's own source files); cifar10, cifar100, "
-        "mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 (once "
-        "--prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (files in data_dir); "
+        "in ten classes), python_source(tokens=80) (next characters of Python's own source files); cifar10, "
+        "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
+        "(once --prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in data_dir); "
         "run.py help dataset lists all arguments.",
         Declaration("data", EVERY_RUN, most_used=True),
     )
@@ -289,65 +289,19 @@ class Settings:
         "alpha). Default: the preset's, mostly sgd; it also fills in a learning rate that is left out here.",
         Declaration("server", EVERY_RUN, preset=True, varying=("learning_rate", "momentum")),
     )
-    clip_norm: float | None = _setting(
+    privacy: str | None = _setting(
         None,
-        "Train with differential privacy: each trip's update is clipped to this L2 norm, and each server step gets "
-        "noise. Goes with delta, and with epsilon or noise_multiplier. docs/privacy.md says what is claimed.",
-        Declaration("privacy", EVERY_RUN, varies=True),
+        "Train with differential privacy: private(clip_norm=1, epsilon=8, delta=1e-5), where each trip's update is "
+        "clipped to this L2 norm and each server step gets noise, or with noise_multiplier in place of epsilon; "
+        "run.py help privacy lists all arguments, docs/privacy.md says what is claimed. Default: no privacy.",
+        Declaration("privacy", EVERY_RUN, varying=("clip_norm", "noise_multiplier", "epsilon", "delta")),
     )
-    mechanism: str = _setting(
-        "tree_honaker",
-        "How the noise is spread over the server steps: tree (DP-FTRL's binary tree), tree_honaker (the same, with "
-        "Honaker's estimate, which has less noise), banded_toeplitz, independent (DP-SGD's).",
-        Declaration("privacy", only(clip_norm=GIVEN)),
-    )
-    noise_multiplier: float | None = _setting(
+    secure_aggregation: str | None = _setting(
         None,
-        "Standard deviation of one node's noise, in units of clip_norm times the largest weight of a trip.",
-        Declaration("privacy", only(clip_norm=GIVEN), varies=True, excludes="epsilon"),
-    )
-    epsilon: float | None = _setting(
-        None,
-        "Find the noise that meets this epsilon, in place of noise_multiplier.",
-        Declaration("privacy", only(clip_norm=GIVEN), varies=True),
-    )
-    delta: float | None = _setting(
-        None,
-        "Of (epsilon, delta)-differential privacy; below 1 / num_clients is usual.",
-        Declaration("privacy", only(clip_norm=GIVEN), varies=True),
-    )
-    noise_seed: int | None = _setting(
-        None,
-        "The seed of the noise, with that of the run: for tests alone, since whoever knows it can take the noise "
-        "away. Default: each run draws its own from the system's entropy.",
-        Declaration("privacy", only(clip_norm=GIVEN)),
-    )
-    dp_restarts: int = _setting(
-        0,
-        "How often a new tree begins.",
-        Declaration("privacy", only(mechanism=("tree", "tree_honaker"))),
-    )
-    dp_bands: int | None = _setting(
-        None,
-        "Steps over which a node's noise is spread. Default: 64.",
-        Declaration("privacy", only(mechanism="banded_toeplitz")),
-    )
-    epsilon_reading: str = _setting(
-        "realised",
-        "Which epsilon the noise meets: realised (of this schedule), once (as if each client took part once, the "
-        "published reading) or worst_case (any schedule with as many trips of a client, as far apart).",
-        Declaration("privacy", only(epsilon=GIVEN)),
-    )
-    secure_fraction_bits: int | None = _setting(
-        None,
-        "Train under simulated secure aggregation, alone or with differential privacy: bits after the binary point "
-        "of a clipped update. The server adds up whole numbers of 32 bits.",
-        Declaration("privacy", only(clip_norm=GIVEN)),
-    )
-    secure_weight_bits: int = _setting(
-        8,
-        "Bits after the binary point of a trip's weight under secure aggregation.",
-        Declaration("privacy", only(secure_fraction_bits=GIVEN)),
+        "Train under simulated secure aggregation, alone or with privacy, whose clip_norm it then has: "
+        "secure(clip_norm=1, fraction_bits=16), bits after the binary point of a clipped update. The server adds up "
+        "whole numbers of 32 bits. Default: none.",
+        Declaration("privacy", EVERY_RUN, varying=("clip_norm",)),
     )
     target_accuracy: float = _setting(
         0.95, "Test accuracy whose first reaching is reported.", Declaration("output", EVERY_RUN, varies=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jafl.base.errors import SettingError
+from jafl.config import calls
 from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.recording import privacy
 
@@ -45,4 +46,4 @@ def _block(run: PastRun) -> Mapping[str, Any] | None:
 def draw_noise(runs: Iterable[PastRun]) -> bool:
     """Whether one of the runs is private, with noise whose seed was drawn: it cannot be repeated to the last bit."""
     configs = [run.config for run in runs if _block(run)]
-    return any(config.get("noise_seed") is None for config in configs)
+    return any(calls.argument(config, "privacy.noise_seed") is None for config in configs)

@@ -61,7 +61,7 @@ from jafl.runs.directory.reader import PastRun
 EPSILONS = [6.0, 12.0, 24.0]
 FEDBUFF, FEDAVGM, DP_SGD = "FedBuff + DP-FTRL", "FedAvgM + DP-FTRL", "FedAvgM + DP-SGD"
 TRUE, PASS = ", true epsilon", ", one pass"
-ONCE, REALISED = {"epsilon_reading": "once"}, {"epsilon_reading": "realised"}
+ONCE, REALISED = {"privacy.epsilon_reading": "once"}, {"privacy.epsilon_reading": "realised"}
 ARMS: dict[str, dict[str, Any]] = {
     FEDBUFF: {"algorithm": "fedbuff", "buffer_size": 10} | ONCE,
     FEDBUFF + TRUE: {"algorithm": "fedbuff", "buffer_size": 10} | REALISED,
@@ -71,8 +71,8 @@ ARMS: dict[str, dict[str, Any]] = {
     DP_SGD: {
         "algorithm": "fedavgm",
         "protocol.cohorts": "poisson",
-        "mechanism": "independent",
-        "epsilon": None,
+        "privacy.mechanism": "independent",
+        "privacy.epsilon": None,
     },
 }
 # {epsilon: the least noise multiplier that has it}: jafl.privacy.amplified_noise_multiplier(epsilon, sampling_rate=
@@ -84,7 +84,7 @@ LAST_TRIP_OF_A_PASS = PAPER_CLIENTS // 1000 * 1000
 
 # So that a run can be repeated, the seed of its noise is known: with this, it follows from the run's own seed. These
 # runs are experiments on public data, and no releases.
-KNOWN_NOISE = {"noise_seed": 0}
+KNOWN_NOISE = {"privacy.noise_seed": 0}
 WORLD: dict[str, Any] = {
     "dataset": "synthetic",
     "resample_data": True,
@@ -97,15 +97,15 @@ WORLD: dict[str, Any] = {
     "client_work.local_epochs": 1,
     "batch_size": 8,
     "learning_rate": 1.0,
-    "clip_norm": 1.0,
-    "delta": 1e-4,
+    "privacy.clip_norm": 1.0,
+    "privacy.delta": 1e-4,
     **KNOWN_NOISE,
     "client_trips": 4000,
     "evaluate_every": 200,
     "target_accuracy": 0.7,
 }
 SPACE = {
-    "clip_norm": [0.4, 1.6, 6.4],
+    "privacy.clip_norm": [0.4, 1.6, 6.4],
     "server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
     "server_optimizer.momentum": [0.9],
 }
@@ -113,9 +113,9 @@ SEEDS = tuple(range(40, 60))
 SEARCH = Search(space=SPACE, seeds=(110, 111, 112))
 # To start from: trials of the search, whose winners take their place.
 TUNED: dict[str, dict[str, dict[str, float]]] = {
-    f"epsilon={epsilon:g}": {
+    f"privacy.epsilon={epsilon:g}": {
         label: {
-            "clip_norm": 1.6,
+            "privacy.clip_norm": 1.6,
             "server_learning_rate": 0.1 if arm["algorithm"] == "fedbuff" else 1.0,
             "server_optimizer.momentum": 0.9,
         }
@@ -142,13 +142,13 @@ TABLE_3: dict[float, dict[str, tuple[float, float, float, float]]] = {
         FEDAVGM: (1.0, 8e3, 0.5, 1e-4),
     },
 }
-TABLE_3_SETTINGS = ("learning_rate", "server_learning_rate", "server_optimizer.momentum", "clip_norm")
+TABLE_3_SETTINGS = ("learning_rate", "server_learning_rate", "server_optimizer.momentum", "privacy.clip_norm")
 
 
 def noises(noise: Mapping[float, float]) -> list[Override]:
     """The noise of amplified DP-SGD for each epsilon."""
     return [
-        Override({"epsilon": epsilon}, DP_SGD, {"noise_multiplier": multiplier})
+        Override({"privacy.epsilon": epsilon}, DP_SGD, {"privacy.noise_multiplier": multiplier})
         for epsilon, multiplier in noise.items()
     ]
 
@@ -156,7 +156,7 @@ def noises(noise: Mapping[float, float]) -> list[Override]:
 def published_settings(arms: Mapping[str, Any]) -> list[Override]:
     """Table 3's settings; those of an arm also serve its twins with a true epsilon."""
     return [
-        Override({"epsilon": epsilon}, label, dict(zip(TABLE_3_SETTINGS, values, strict=True)))
+        Override({"privacy.epsilon": epsilon}, label, dict(zip(TABLE_3_SETTINGS, values, strict=True)))
         for epsilon, arm_epsilons in TABLE_3.items()
         for arm, values in arm_epsilons.items()
         for label in arms
@@ -176,12 +176,12 @@ def paper_scale(arms: Mapping[str, Mapping[str, Any]], **fields: Any) -> Scale:
     settings = PAPER_WORLD | {"dataset": "sentiment140", "model": "sent140_lstm", "target_accuracy": 0.69}
     return Scale(
         **{
-            "settings": settings | {"clip_norm": 1.0, "delta": 1e-7, **KNOWN_NOISE},
+            "settings": settings | {"privacy.clip_norm": 1.0, "privacy.delta": 1e-7, **KNOWN_NOISE},
             "seeds": (0, 1, 2),
             **fields,
         },
         arms=arriving(published),
-        conditions={"epsilon": EPSILONS},
+        conditions={"privacy.epsilon": EPSILONS},
         overrides=[*noises(PAPER_NOISE), *published_settings(arms)],
     )
 
@@ -191,7 +191,7 @@ def true_epsilon(run: PastRun) -> float:
     claimed = (run.summary or {}).get("privacy", {})
     if run.value("protocol.cohorts") == "poisson":
         set_for = {noise: epsilon for each in (DESK_NOISE, PAPER_NOISE) for epsilon, noise in each.items()}
-        return set_for.get(run.config["noise_multiplier"], math.nan)
+        return set_for.get(run.value("privacy.noise_multiplier"), math.nan)
     return float(claimed.get("epsilon_realised", math.nan))
 
 
@@ -211,7 +211,7 @@ def draw_against_epsilon(runs: Runs, folder: pathlib.Path, measure: Measure = at
     from jafl.plots.canvas import legend_above, new_figure, save
 
     figure, axes = new_figure(1, 2, 8.4, 3.6)
-    asked = [condition["epsilon"] for condition in runs.conditions]
+    asked = [condition["privacy.epsilon"] for condition in runs.conditions]
     for label in runs.labels:
         values = np.array([list(runs.values(label, measure, each).values()) for each in runs.conditions])
         truth = [np.mean(list(runs.values(label, true_epsilon, each).values())) for each in runs.conditions]
@@ -238,9 +238,11 @@ def draw_against_epsilon(runs: Runs, folder: pathlib.Path, measure: Measure = at
 
 def excess(label: str, runs: Runs, epsilon: float) -> list[float]:
     """[seeds]: by how much an arm's true epsilon is above the one asked for."""
-    if not runs.has_run({"epsilon": epsilon}):
+    if not runs.has_run({"privacy.epsilon": epsilon}):
         return []
-    return [value - epsilon for value in runs.values(label, true_epsilon, {"epsilon": epsilon}).values()]
+    return [
+        value - epsilon for value in runs.values(label, true_epsilon, {"privacy.epsilon": epsilon}).values()
+    ]
 
 
 CLAIMS = [
@@ -249,7 +251,7 @@ CLAIMS = [
         FEDBUFF,
         (FEDAVGM, DP_SGD),
         measure=at_the_end,
-        under={"epsilon": 24.0},
+        under={"privacy.epsilon": 24.0},
         published="a figure",
     ),
     *compare(
@@ -257,7 +259,7 @@ CLAIMS = [
         FEDBUFF,
         (FEDAVGM, DP_SGD),
         measure=at_the_end,
-        under={"epsilon": 6.0},
+        under={"privacy.epsilon": 6.0},
         expected="equivalent",
         published="a figure",
     ),
@@ -275,7 +277,7 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=WORLD,
             arms=ARMS,
-            conditions={"epsilon": EPSILONS},
+            conditions={"privacy.epsilon": EPSILONS},
             overrides=noises(DESK_NOISE),
             seeds=SEEDS,
             search=SEARCH,

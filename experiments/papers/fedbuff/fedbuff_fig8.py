@@ -35,7 +35,7 @@ from experiments.papers.fedbuff.fedbuff_fig4 import DP_SGD, FEDAVGM, FEDBUFF, TR
 from experiments.papers.fedbuff.fedbuff_table1 import PAPER_WORLD, WITHOUT_GLOVE
 
 TRIPS = fig4.WORLD["client_trips"]
-LOW = {"epsilon": 6.0}
+LOW = {"privacy.epsilon": 6.0}
 # A quarter of the trips.
 EARLY = {"desk": accuracy_at(trips=TRIPS / 4), "paper": accuracy_at(trips=PAPER_WORLD["client_trips"] / 4)}
 
@@ -51,14 +51,14 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=fig4.WORLD | {"evaluate_every": 100},
             arms=fig4.ARMS,
-            conditions={"epsilon": fig4.EPSILONS},
+            conditions={"privacy.epsilon": fig4.EPSILONS},
             overrides=fig4.noises(fig4.DESK_NOISE),
             search=Search(space=fig4.SPACE, seeds=(113, 114, 115)),
             tuned=fig4.TUNED,
             seeds=fig4.SEEDS,
             analysis=Analysis(
                 primary=f"{FEDBUFF} is ahead of {FEDAVGM} at a quarter of the trips",
-                under={"epsilon": 24.0},
+                under={"privacy.epsilon": 24.0},
                 seeds=20,
                 margin=ACCURACY_MARGIN,
                 spread=0.05,

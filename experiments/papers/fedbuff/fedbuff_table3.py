@@ -36,32 +36,60 @@ from experiments.papers.fedbuff.fedbuff_table1 import WITHOUT_GLOVE
 
 ARMS = {label: arm for label, arm in fig4.ARMS.items() if not label.endswith(PASS)}
 SPACE: Space = {
-    "clip_norm": LogUniform(0.03, 3.0),
+    "privacy.clip_norm": LogUniform(0.03, 3.0),
     "server_learning_rate": LogUniform(0.1, 100.0),
     "server_optimizer.momentum": [0.0, 0.1, 0.3, 0.5, 0.9, 0.99],
 }
 SEEDS = tuple(range(20, 40))
 TUNED: dict[str, dict[str, dict[str, float]]] = {
-    "epsilon=6": {
-        FEDBUFF: {"clip_norm": 1.17, "server_learning_rate": 0.492, "server_optimizer.momentum": 0.0},
-        FEDBUFF + TRUE: {"clip_norm": 0.564, "server_learning_rate": 0.645, "server_optimizer.momentum": 0.0},
-        FEDAVGM: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
-        FEDAVGM + TRUE: {"clip_norm": 1.81, "server_learning_rate": 0.48, "server_optimizer.momentum": 0.5},
-        DP_SGD: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
+    "privacy.epsilon=6": {
+        FEDBUFF: {"privacy.clip_norm": 1.17, "server_learning_rate": 0.492, "server_optimizer.momentum": 0.0},
+        FEDBUFF + TRUE: {
+            "privacy.clip_norm": 0.564,
+            "server_learning_rate": 0.645,
+            "server_optimizer.momentum": 0.0,
+        },
+        FEDAVGM: {
+            "privacy.clip_norm": 0.0442,
+            "server_learning_rate": 31.5,
+            "server_optimizer.momentum": 0.9,
+        },
+        FEDAVGM + TRUE: {
+            "privacy.clip_norm": 1.81,
+            "server_learning_rate": 0.48,
+            "server_optimizer.momentum": 0.5,
+        },
+        DP_SGD: {"privacy.clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
     },
-    "epsilon=12": {
-        FEDBUFF: {"clip_norm": 0.715, "server_learning_rate": 1.47, "server_optimizer.momentum": 0.0},
-        FEDBUFF + TRUE: {"clip_norm": 1.17, "server_learning_rate": 0.492, "server_optimizer.momentum": 0.0},
-        FEDAVGM: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
-        FEDAVGM + TRUE: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
-        DP_SGD: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
+    "privacy.epsilon=12": {
+        FEDBUFF: {"privacy.clip_norm": 0.715, "server_learning_rate": 1.47, "server_optimizer.momentum": 0.0},
+        FEDBUFF + TRUE: {
+            "privacy.clip_norm": 1.17,
+            "server_learning_rate": 0.492,
+            "server_optimizer.momentum": 0.0,
+        },
+        FEDAVGM: {"privacy.clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
+        FEDAVGM + TRUE: {
+            "privacy.clip_norm": 0.0442,
+            "server_learning_rate": 31.5,
+            "server_optimizer.momentum": 0.9,
+        },
+        DP_SGD: {"privacy.clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
     },
-    "epsilon=24": {
-        FEDBUFF: {"clip_norm": 1.56, "server_learning_rate": 0.126, "server_optimizer.momentum": 0.9},
-        FEDBUFF + TRUE: {"clip_norm": 0.715, "server_learning_rate": 1.47, "server_optimizer.momentum": 0.0},
-        FEDAVGM: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
-        FEDAVGM + TRUE: {"clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
-        DP_SGD: {"clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
+    "privacy.epsilon=24": {
+        FEDBUFF: {"privacy.clip_norm": 1.56, "server_learning_rate": 0.126, "server_optimizer.momentum": 0.9},
+        FEDBUFF + TRUE: {
+            "privacy.clip_norm": 0.715,
+            "server_learning_rate": 1.47,
+            "server_optimizer.momentum": 0.0,
+        },
+        FEDAVGM: {"privacy.clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
+        FEDAVGM + TRUE: {
+            "privacy.clip_norm": 0.0442,
+            "server_learning_rate": 31.5,
+            "server_optimizer.momentum": 0.9,
+        },
+        DP_SGD: {"privacy.clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
     },
 }
 
@@ -78,7 +106,7 @@ def written(values: tuple[float, ...]) -> str:
 
 def beside(condition: Any, label: str) -> str:
     """Table 3's settings of an arm."""
-    values = fig4.TABLE_3[condition["epsilon"]].get(label.removesuffix(TRUE))
+    values = fig4.TABLE_3[condition["privacy.epsilon"]].get(label.removesuffix(TRUE))
     return written(values) if values else "-"
 
 
@@ -98,14 +126,14 @@ EXPERIMENT = PaperExperiment(
         "desk": Scale(
             settings=fig4.WORLD,
             arms=ARMS,
-            conditions={"epsilon": fig4.EPSILONS},
+            conditions={"privacy.epsilon": fig4.EPSILONS},
             overrides=fig4.noises(fig4.DESK_NOISE),
             search=Search(space=SPACE, trials=20, seeds=(200,)),
             tuned=TUNED,
             seeds=SEEDS,
             analysis=Analysis(
                 primary=f"with the settings that were found, {FEDBUFF} is above {FEDAVGM}",
-                under={"epsilon": 24.0},
+                under={"privacy.epsilon": 24.0},
                 seeds=20,
                 margin=ACCURACY_MARGIN,
                 spread=0.05,
@@ -119,7 +147,7 @@ EXPERIMENT = PaperExperiment(
     columns={
         "accuracy at the end": fig4.at_the_end,
         "true epsilon": fig4.true_epsilon,
-        "clip norm": setting("clip_norm"),
+        "clip norm": setting("privacy.clip_norm"),
         "server's rate": setting("server_learning_rate"),
         "momentum": setting("server_optimizer.momentum"),
         "trips clipped": fig4.clipped,

@@ -5,7 +5,7 @@ from typing import Any
 
 from jafl.base.errors import require
 from jafl.config import calls, presets
-from jafl.config.builders.privacy import is_private, make_private
+from jafl.config.builders.privacy import make_private
 from jafl.config.builders.secure import make_secure
 from jafl.config.grammar import Call
 from jafl.config.settings import Settings
@@ -33,9 +33,9 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
         require(count >= 1, "server_examples", count, "at least 1", remedy)
         supplied["server_gradient"] = server_gradient
     rule: Specification = grammar.make(settings.algorithm, **supplied)
-    if settings.secure_fraction_bits is not None and settings.clip_norm is not None:
+    if settings.secure_aggregation is not None:
         rule = make_secure(rule, settings)
-    return make_private(rule, settings) if is_private(settings) else rule
+    return rule if settings.privacy is None else make_private(rule, settings)
 
 
 def _check_staleness_weight(weight: Any) -> None:
