@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jafl.base.errors import unknown_name
-from jafl.config.calls import CALLS, grammar
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS, Case, State, describe_case
-from jafl.config.settings import DECLARED, DEFAULTS, HELP, TYPES
+from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
 MOST_LISTED = 4  # of longer lists of readers the setting's own text tells
@@ -67,22 +67,48 @@ def short(command: str, flags: Iterable[Explained]) -> str:
 def full(command: str, flags: Iterable[Explained]) -> str:
     """Usage, ``flags`` of the command, and every setting, by group; ``command`` as above."""
     sections = [_section(title, settings) for title, settings in by_group().items()]
-    explained = [f"What {name} can be:\n{_can_be(name)}\n" for name in CALLS]
+    kinds = [f"  --{name}: {', '.join(grammar(name).factories)}" for name in CALLS]
+    explained = ["What calls can be, which run.py help NAME explains with arguments and examples:"]
+    explained += [_wrapped(line.strip(), "  ") for line in kinds]
     return "\n".join([_usage(command), _section("What to do", flags), *sections, *explained])
 
 
 def of_setting(name: str) -> str:
-    """What a setting is, and what it can be; raises SettingError for an unknown one, with the nearest name."""
-    if name not in HELP:
-        raise unknown_name("help", name, HELP)
-    text = _explained(_setting(name))
-    return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
+    """What a setting is, and what it can be; raises SettingError for an unknown one, with the nearest name.
+
+    name: of a setting, or the dotted or short name of an argument of one: ``delay.shape``.
+    """
+    setting, _, argument = argument_path(name).partition(".")
+    if setting not in HELP or (argument and setting not in CALLS):
+        raise unknown_name("help", name, [*HELP, *SHORT_NAMES])
+    if not argument:
+        text = _explained(_setting(name))
+        return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
+    lines = (
+        [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
+        if name in SHORT_HELP
+        else []
+    )
+    for each in grammar(setting).explained():
+        if argument in each.arguments:
+            lines += [_wrapped(each.call, ""), _wrapped(f"{argument}: {each.arguments[argument]}", "    ")]
+    if not lines:
+        raise unknown_name(
+            "help",
+            name,
+            {f"{setting}.{one}": None for each in grammar(setting).arguments().values() for one in each},
+        )
+    return "\n".join(lines)
 
 
 def _can_be(name: str) -> str:
-    """What the call of a setting can be, in lines that are not too long."""
-    lines = grammar(name).explained().splitlines()
-    return "\n".join(_wrapped(line.strip(), line[: len(line) - len(line.lstrip())]) for line in lines)
+    """What the call of a setting can be, with all arguments and an example each."""
+    lines = []
+    for each in grammar(name).explained():
+        lines += [_wrapped(each.call, ""), _wrapped(each.text, "    ")]
+        lines += [_wrapped(f"{argument}: {text}", "      ") for argument, text in each.arguments.items()]
+        lines += [f'    --{name}="{each.example}"', ""] if each.example else [""]
+    return "\n".join(lines).rstrip()
 
 
 def by_group() -> dict[str, list[Explained]]:

@@ -19,11 +19,12 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
+from jafl.config import documented
 
 if TYPE_CHECKING:
     from jafl.specifications import Specification
@@ -61,6 +62,15 @@ class Call:
         """As ``Grammar.read`` reads it; without brackets where there are no arguments."""
         arguments = ", ".join(f"{name}={written(value)}" for name, value in self.arguments.items())
         return f"{self.name}({arguments})" if arguments else self.name
+
+
+class Explanation(NamedTuple):
+    """A factory as the help shows it: its call with all defaults, a sentence, its arguments' texts, an example."""
+
+    call: str
+    text: str
+    arguments: dict[str, str]
+    example: str
 
 
 def written(value: Any) -> str:
@@ -344,17 +354,47 @@ class Grammar:
         """{factory: the names of its arguments}."""
         return {name: list(self._parameters(name)) for name in self.factories}
 
-    def explained(self) -> str:
-        """Every factory with its arguments, their defaults, and the first sentence of its docstring."""
-        lines = []
+    def explained(self) -> list["Explanation"]:
+        """Every factory as the help shows it; those of calls that only stand inside another come last."""
+        explanations = []
         for name, factory in [*self.factories.items(), *self.inner.items()]:
-            arguments = ", ".join(
-                each.name if each.default is EMPTY else f"{each.name}={written(each.default)}"
-                for each in self._parameters(name).values()
-                if each.name not in self.supplied
+            parameters = self._parameters(name)
+            texts = documented.arguments(factory)
+            explanations.append(
+                Explanation(
+                    f"{name}({', '.join(map(self._signature, parameters.values()))})",
+                    documented.summary(factory),
+                    {argument: texts[argument] for argument in parameters if argument in texts},
+                    self._shown_example(name, factory),
+                )
             )
-            lines.append(f"{name}({arguments})\n    {_summary(factory)}")
-        return "\n".join(lines)
+        return explanations
+
+    def _signature(self, parameter: inspect.Parameter) -> str:
+        """An argument with its default, three dots for what the experiment fills in."""
+        if parameter.name in self.supplied:
+            return f"{parameter.name}=..."
+        return (
+            parameter.name if parameter.default is EMPTY else f"{parameter.name}={written(parameter.default)}"
+        )
+
+    def _shown_example(self, name: str, factory: Callable[..., Any]) -> str:
+        """A call of a factory: the one of its docstring, else one with the defaults of its first arguments."""
+        for example in documented.examples(factory, name):
+            try:
+                call = self._said(example)
+                self._complete(call)
+            except SettingError:
+                continue
+            if isinstance(call, Call) and call.arguments:
+                return str(call)
+        parameters = self._parameters(name).values()
+        if any(each.default is EMPTY and each.name not in self.supplied for each in parameters):
+            return ""
+        simple = [each for each in parameters if isinstance(each.default, (float, int, str))]
+        return str(
+            Call(name, {each.name: each.default for each in simple[:2] if each.name not in self.supplied})
+        )
 
     # Reading.
 
@@ -634,15 +674,10 @@ def _calls(call: Call) -> Iterator[Call]:
             yield from _calls(inner)
 
 
-def _without_partial(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of which some arguments are given."""
-    return factory.func if isinstance(factory, functools.partial) else factory
-
-
 @functools.cache
 def _hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
     """{argument: type}; empty where they cannot be resolved."""
-    factory = _without_partial(factory)
+    factory = documented.without_partial(factory)
     function = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
     try:
         return typing.get_type_hints(function)
@@ -683,8 +718,3 @@ def _as_float(value: float) -> float:
 
 def _in_words(kind: Any) -> str:
     return "a list" if kind in SEQUENCES else "a call"
-
-
-def _summary(factory: Callable[..., Any]) -> str:
-    """The first sentence of a factory's docstring."""
-    return (inspect.getdoc(_without_partial(factory)) or "").split("\n\n")[0].replace("\n", " ")
