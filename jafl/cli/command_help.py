@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from jafl.base.errors import unknown_name
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
-from jafl.config.declaration import GROUPS, Case, State, describe_case
+from jafl.config.declaration import GROUPS
 from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
-MOST_LISTED = 4  # of longer lists of readers the setting's own text tells
 USAGE = """Simulates asynchronous federated learning: flags in, a run directory out.
 
     python run.py                                     compares four algorithms on handwritten digits
@@ -84,20 +83,15 @@ def of_setting(name: str) -> str:
     if not argument:
         text = _explained(_setting(name))
         return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
-    lines = (
-        [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
-        if name in SHORT_HELP
-        else []
-    )
+    lines = []
+    if name in SHORT_HELP:
+        lines = [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
     for each in grammar(setting).explained():
         if argument in each.arguments:
             lines += [_wrapped(each.call, ""), _wrapped(f"{argument}: {each.arguments[argument]}", "    ")]
     if not lines:
-        raise unknown_name(
-            "help",
-            name,
-            {f"{setting}.{one}": None for each in grammar(setting).arguments().values() for one in each},
-        )
+        known = {f"{setting}.{one}" for each in grammar(setting).arguments().values() for one in each}
+        raise unknown_name("help", name, sorted(known))
     return "\n".join(lines)
 
 
@@ -129,19 +123,7 @@ def _names(group: str) -> list[str]:
 
 
 def _setting(name: str) -> Explained:
-    """A setting, with the runs that read it where not all do."""
-    cases = [describe_case(_short(case)) for case in DECLARED[name].readers.cases]
-    only = f" Only where {', or '.join(cases)}." if all(cases) else ""
-    return Explained(name, DEFAULTS[name], HELP[name] + only, is_switch=bool in TYPES[name])
-
-
-def _short(case: Case) -> Case:
-    """The conditions of a case that name few readers."""
-    return {
-        name: values
-        for name, values in case.items()
-        if isinstance(values, State) or 0 < len(values) <= MOST_LISTED
-    }
+    return Explained(name, DEFAULTS[name], HELP[name], is_switch=bool in TYPES[name])
 
 
 def _explained(flag: Explained) -> str:

@@ -329,7 +329,9 @@ def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings
     """The settings without those of files that no run reads, of which it tells; refuses those typed."""
     from jafl.config.resolution import without_unread
 
-    readable_settings, left_out = without_unread(settings, _typed_names & set(TYPES), **_crossed(swept))
+    readable_settings, left_out = without_unread(
+        settings, _typed_names & {*TYPES, *SHORT_NAMES, *_arguments_of_calls}, **_crossed(swept)
+    )
     for name, value, where, here in left_out:
         source = "the flag file" if flags.FLAGS[name].present else _CONFIG.value or _OUTPUT.value
         _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")

@@ -563,6 +563,7 @@ class Grammar:
         first, dot, rest = path.partition(".")
         first = self.other_names.get((call.name, first), first)
         named = f"{self.setting}.{way}{path}" if way or dot else self._named(path)
+        said = str(call)
         holders = self._holders(call, first)
         if not holders:
             names = {name: None for each in _calls(call) for name in self._parameters(each.name)}
@@ -570,12 +571,12 @@ class Grammar:
             others = " and ".join(name for name in self.factories if first in self._parameters(name))
             hint = did_you_mean(first, names, f"There is one in {others}." if others else "")
             raise SettingError(
-                f"{named}: {call} has {there}. {hint}".rstrip(),
+                f"{named}: {said} has {there}. {hint}".rstrip(),
                 setting=named,
             )
         if len(holders) > 1:
             raise SettingError(
-                f"{named}: {call} has several calls with an argument {first!r}. Write the whole value.",
+                f"{named}: {said} has several calls with an argument {first!r}. Write the whole value.",
                 setting=named,
             )
         if not dot:

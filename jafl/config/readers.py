@@ -1,34 +1,30 @@
-"""Which runs read a setting, and the refusal of one that is given and that none reads.
+"""The settings that only some runs read, and the refusal of what is given and no run reads.
 
 What is unread changes nothing: two runs that differ in it alone are the same run, and a table of both would mislead.
+Most settings are read by every run, or are arguments of a call that no other call has.
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jafl import data
 from jafl.base.errors import refusal
-from jafl.config import calls, presets
-from jafl.config.declaration import (
-    BY_ARGUMENT,
-    GIVEN,
-    LEFT_OUT,
-    SAME,
-    State,
-    describe_case,
-    join_with_or,
-)
+from jafl.config import calls
+from jafl.config.declaration import NOT_ALWAYS_READ, join_with_or
 from jafl.config.grammar import DEFAULT
-from jafl.config.settings import DECLARED, DEFAULTS, Settings
+from jafl.config.settings import DEFAULTS, Settings
 
-# {setting: the values that it may have}, of those that distinguish readers; others are refused by their names.
-KNOWN: dict[str, Collection[str]] = {
-    "algorithm": presets.ALGORITHMS,
-    "protocol": calls.PROTOCOLS,
-    "dataset": data.SOURCES,
-}
+# Data sets of which a seed decides what is drawn, or which examples are held out.
+DIVIDED_BY_SEED = (
+    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
+    *("celeb_a", "sentiment140"),
+)
+# Settings with which a seed decides the same for any data set.
+DIVIDING = (
+    *("test_fraction", "validation_fraction", "server_examples"),
+    *("evaluation_examples", "shuffle_labels"),
+)
 
 
 class Unread(NamedTuple):
@@ -45,19 +41,84 @@ class Unread(NamedTuple):
         return f"It is read only where {self.read_where}; here {self.here}."
 
 
-def is_read(name: str, run: Settings) -> bool:
-    """Whether a run reads a setting; ``run``: its settings as ``resolve_run`` returns them.
+class _Readers(NamedTuple):
+    """Which runs read a setting: whether a run does, in words where one does, and what a run is that does not."""
 
-    True also where what decides has a value that does not exist: that is refused for itself.
-    """
-    cases = DECLARED[name].readers.cases
-    return any(all(_holds(name, *condition, run) for condition in case.items()) for case in cases)
+    reads: Callable[[Settings], bool]
+    where: str
+    here: Callable[[Settings], str]
+
+
+def _of_data_set(argument: str) -> _Readers:
+    """The runs whose data set's function has an argument of this name."""
+    having = [
+        name for name, source in data.SOURCES.items() if argument in inspect.signature(source).parameters
+    ]
+    return _Readers(lambda run: run.dataset_name in having, f"dataset is {join_with_or(having)}", _dataset)
+
+
+def _dataset(run: Settings) -> str:
+    return f"dataset is {run.dataset_name}"
+
+
+def _is_divided(run: Settings) -> bool:
+    """Whether a seed decides which examples a run has, or what it does with them."""
+    given = [name for name in DIVIDING if getattr(run, name) != DEFAULTS[name] and is_read(name, run)]
+    return run.dataset_name in DIVIDED_BY_SEED or bool(given)
+
+
+def _of_divided_data(*, folds: bool) -> _Readers:
+    given = join_with_or([*DIVIDING, *["test_folds"] * folds])
+    where = f"dataset is {join_with_or(DIVIDED_BY_SEED)}, or {given} is given"
+    return _Readers(
+        lambda run: _is_divided(run) or (folds and run.test_folds is not None),
+        where,
+        lambda run: f"{_dataset(run)}, and none of these is given",
+    )
+
+
+def _of_events() -> _Readers:
+    return _Readers(
+        lambda run: _protocol(run) != "drawn_staleness",
+        "protocol is asynchronous, open_arrivals or synchronous",
+        lambda run: f"protocol is {_protocol(run)}",
+    )
+
+
+def _protocol(run: Settings) -> str:
+    return calls.grammar("protocol").read(run.protocol).name
+
+
+_READERS: Mapping[str, _Readers] = {
+    **{name: _of_data_set(name) for name in ("data_dir", "cache_dir", "test_fraction")},
+    "data_seed": _of_divided_data(folds=True),
+    "resample_data": _of_divided_data(folds=False),
+    "server_classes": _Readers(
+        lambda run: run.server_examples > 0,
+        "server_examples is given",
+        lambda run: "server_examples is left out",
+    ),
+    **{name: _of_events() for name in NOT_ALWAYS_READ},
+}
+
+
+def is_read(name: str, run: Settings) -> bool:
+    """Whether a run reads a setting; ``run``: its settings as ``resolve_run`` returns them."""
+    return name not in _READERS or _READERS[name].reads(run)
 
 
 def as_read(run: Settings) -> Settings:
     """The settings of a run, those that it does not read at their defaults."""
-    unread = {name: DEFAULTS[name] for name in DECLARED if not is_read(name, run)}
-    return run.changed(unread)
+    return run.changed({name: DEFAULTS[name] for name in _READERS if not is_read(name, run)})
+
+
+def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
+    """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
+    setting, _, argument = name.partition(".")
+    if argument:
+        return _why_not_had(setting, argument, [getattr(run, setting) for run in runs])
+    readers = _READERS[name]
+    return readers.where, " and ".join(dict.fromkeys(readers.here(run) for run in runs))
 
 
 def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection[str] = ()) -> list[Unread]:
@@ -69,48 +130,17 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
       given: the names of others that are given, such as those typed with their defaults.
 
     Returns:
-      One entry for each setting, in the order of ``Settings``.
+      One entry for each setting.
     """
-    unread_settings = []
-    for name in DECLARED:
+    entries = []
+    for name in _READERS:
         values = [getattr(arm, name) for arm in arms]
         differing = [value for value in values if value != DEFAULTS[name]] or (
             values if name in given else []
         )
         if differing and not any(is_read(name, run) for run in runs):
-            unread_settings.append(Unread(name, differing[0], *why_unread(name, runs)))
-    return unread_settings + _unread_arguments(arms, runs)
-
-
-def _unread_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
-    """An entry for each argument that is given for a default call and that the call of no run has."""
-    entries = []
-    for name in calls.CALLS:
-        grammar, run_texts = calls.grammar(name), [getattr(run, name) for run in runs]
-        given = (
-            {
-                argument: value
-                for arm in arms
-                if (call := grammar.read(getattr(arm, name) or DEFAULT)).name == DEFAULT
-                for argument, value in call.arguments.items()
-            }
-            if grammar.has_default
-            else {}
-        )
-        for argument, value in given.items():
-            usual = all(value == default for default in grammar.defaults(argument))
-            if not usual and not any(grammar.heeds(text, argument, value) for text in run_texts):
-                having = [one for one, arguments in grammar.arguments().items() if argument in arguments]
-                here = dict.fromkeys(grammar.read(text).name for text in run_texts)
-                entries.append(
-                    Unread(
-                        calls.short_name(f"{name}.{argument}"),
-                        value,
-                        f"{name} is {join_with_or(having)}",
-                        f"{name} is {' and '.join(here)}",
-                    )
-                )
-    return entries
+            entries.append(Unread(name, differing[0], *why_unread(name, runs)))
+    return entries + [each for name in calls.CALLS for each in _unread_arguments(name, arms, runs)]
 
 
 def refuse(unread_settings: Iterable[Unread]) -> None:
@@ -119,66 +149,28 @@ def refuse(unread_settings: Iterable[Unread]) -> None:
         raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
 
 
-def _holds(name: str, setting: str, allowed: tuple[str, ...] | State, run: Settings) -> bool:
-    """Whether a condition of the readers of ``name`` holds in a run."""
-    value = getattr(run, setting)
-    if not is_read(setting, run):
-        return allowed is LEFT_OUT
-    if isinstance(allowed, State):
-        is_default = value == DEFAULTS[setting]
-        return {GIVEN: not is_default, LEFT_OUT: is_default, SAME: value == getattr(run, name)}[allowed]
-    word = _word(setting, run)
-    if word not in KNOWN.get(setting, (word,)):
-        return True
-    return word in (_by_argument(setting, name) if allowed == BY_ARGUMENT else allowed)
+def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
+    """An entry for each argument that is given for a default call and that the call of no run has."""
+    grammar = calls.grammar(name)
+    if not grammar.has_default:
+        return []
+    read = [grammar.read(getattr(arm, name)) for arm in arms]
+    given = {
+        argument: value for call in read if call.name == DEFAULT for argument, value in call.arguments.items()
+    }
+    texts = [getattr(run, name) for run in runs]
+    entries = []
+    for argument, value in given.items():
+        usual = all(value == default for default in grammar.defaults(argument))
+        if not usual and not any(grammar.heeds(text, argument, value) for text in texts):
+            short = calls.short_name(f"{name}.{argument}")
+            entries.append(Unread(short, value, *_why_not_had(name, argument, texts)))
+    return entries
 
 
-def _word(setting: str, run: Settings) -> str:
-    """The value of a setting that distinguishes readers."""
-    value: str = getattr(run, setting) or ""
-    return calls.grammar(setting).read(value).name if setting in calls.CALLS else value
-
-
-def _by_argument(setting: str, argument: str) -> list[str]:
-    """The values of ``setting`` whose function takes an argument of this name."""
-    functions: Mapping[str, Callable[..., Any]] = data.SOURCES
-    return [value for value, call in functions.items() if argument in _arguments(call)]
-
-
-@functools.cache  # asked for each setting of each run of a sweep
-def _arguments(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of a function's arguments."""
-    return frozenset(inspect.signature(function).parameters)
-
-
-def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
-    """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
-    cases: dict[str, None] = {}
-    here: dict[str, None] = {}
-    for case in DECLARED[name].readers.cases:
-        failing = {
-            setting: allowed
-            for setting, allowed in case.items()
-            if not all(_holds(name, setting, allowed, run) for run in runs)
-        }
-        named = {setting: _by_argument(setting, name) for setting in failing if case[setting] == BY_ARGUMENT}
-        cases[describe_case(failing, named)] = None
-        for run in runs:
-            setting = next(each for each in failing if not _holds(name, each, case[each], run))
-            here[_state(setting, run)] = None
-    return ", or where ".join(cases), " and ".join(here)
-
-
-def _state(setting: str, run: Settings) -> str:
-    """What a setting is in a run, or why the run does not read it."""
-    if not is_read(setting, run):
-        where, here = why_unread(setting, [run])
-        return f"{setting} is not read itself, but only where {where}, and {here}"
-    return f"{setting} is {_shown(setting, run)}"
-
-
-def _shown(setting: str, run: Settings) -> str:
-    value = getattr(run, setting)
-    if setting in KNOWN:
-        return value or _word(setting, run)
-    return "left out" if value == DEFAULTS[setting] else f"{value}"
+def _why_not_had(setting: str, argument: str, texts: Sequence[str]) -> tuple[str, str]:
+    """(which calls have an argument, what the calls are), in words."""
+    grammar = calls.grammar(setting)
+    having = [name for name, arguments in grammar.arguments().items() if argument in arguments]
+    here = dict.fromkeys(grammar.read(text).name for text in texts)
+    return f"{setting} is {join_with_or(having)}", f"{setting} is {' and '.join(here)}"

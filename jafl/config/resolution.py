@@ -117,11 +117,20 @@ def without_unread(
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     compared = all_arms.algorithm_arms(settings) if arms is None else arms
     conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
-    unread_settings = [each for each in unread(conditions, typed) if each.setting not in values]
-    readers.refuse(each for each in unread_settings if each.setting in typed)
-    left_out = [each for each in unread_settings if getattr(settings, each.setting) != DEFAULTS[each.setting]]
-    defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
-    return settings.changed(defaults), left_out
+    names = {calls.short_name(name) for name in typed}
+    unread_settings = [each for each in unread(conditions, names) if each.setting not in values]
+    readers.refuse(each for each in unread_settings if each.setting in names)
+    left_out = []
+    for each in unread_settings:
+        name, _, argument = calls.argument_path(each.setting).partition(".")
+        if argument:
+            text = calls.grammar(name).without(getattr(settings, name), (argument,))
+            settings = dataclasses.replace(settings, **{name: text})
+            left_out.append(each)
+        elif getattr(settings, name) != DEFAULTS[name]:
+            settings = settings.changed({name: DEFAULTS[name]})
+            left_out.append(each)
+    return settings, left_out
 
 
 def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = True) -> Settings:

@@ -5,6 +5,7 @@ default is None is filled in by the algorithm's preset (``jafl.config.presets``)
 """
 
 import dataclasses
+import inspect
 import json
 import pathlib
 import types
@@ -12,37 +13,14 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jafl import data
 from jafl.base.errors import SettingError, did_you_mean, require
 from jafl.config import calls
-from jafl.config.declaration import (
-    BY_ARGUMENT,
-    EVENTFUL,
-    EVERY_RUN,
-    GIVEN,
-    WORLD,
-    Declaration,
-    only,
-)
+from jafl.config.declaration import WORLD, Declaration
 
 
 def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
     return dataclasses.field(default=default, metadata={"help": help_text, "declaration": declaration})
-
-
-# Data of which a seed decides what is drawn, or which examples are held out.
-DIVIDED_BY_SEED = (
-    only(
-        dataset=(
-            *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
-            *("celeb_a", "sentiment140"),
-        )
-    )
-    | only(test_fraction=GIVEN)
-    | only(validation_fraction=GIVEN)
-    | only(server_examples=GIVEN)
-    | only(evaluation_examples=GIVEN)
-    | only(shuffle_labels=GIVEN)
-)
 
 
 class _Argument:
@@ -79,12 +57,12 @@ class Settings:
         "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
-        Declaration("run", EVERY_RUN, most_used=True, varying=("exponent", "slope", "threshold", "rate")),
+        Declaration("run", most_used=True, varying=("exponent", "slope", "threshold", "rate")),
     )
     seed: str = _setting(
         "0",
         "Seed of the partition, schedule, initial model, shuffles and noise. Several, with commas: 0,1,2.",
-        Declaration("run", EVERY_RUN, most_used=True),
+        Declaration("run", most_used=True),
     )
     protocol: str = _setting(
         "default",
@@ -93,41 +71,41 @@ class Settings:
         "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps); run.py "
         "help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
         "whose preset also fills in restart where it is left out.",
-        Declaration("protocol", EVERY_RUN, preset=("restart", "concurrency", "buffer_size", "cohort_size")),
+        Declaration("protocol", preset=("restart", "concurrency", "buffer_size", "cohort_size")),
     )
     precision: str = _setting(
         "float32",
         "float32, or float64 to compare with other programs to the last digits.",
-        Declaration("run", EVERY_RUN, decides_examples=EVERY_RUN),
+        Declaration("run"),
     )
     matmul_precision: str = _setting(
         "float32",
         "Of the model's matrix products and convolutions: float32, tensorfloat32 (GPU; TPU: three of bfloat16) or "
         "bfloat16 (TPU). The server's arithmetic is always in float32. docs/precision.md has costs and effects.",
-        Declaration("run", EVERY_RUN),
+        Declaration("run"),
     )
     compute_dtype: str = _setting(
         "float32",
         "float32, or bfloat16 for mixed precision: the model computes in bfloat16, while parameters, updates and the "
         "server's arithmetic stay in float32.",
-        Declaration("run", EVERY_RUN),
+        Declaration("run"),
     )
     different_worlds: bool = _setting(
         False,
         "Compare runs of different worlds (data, partition, delays, presence, failures, dropout), where a setting of "
         "the world is read by some only; table, report and pictures say which run lives where. Else it is refused.",
-        Declaration("run", EVERY_RUN),
+        Declaration("run"),
     )
     devices: int | None = _setting(
         None,
         "On how many of this machine's devices to train. Default: all devices that make it faster.",
-        Declaration("run", EVERY_RUN),
+        Declaration("run"),
     )
     plan_form: str | None = _setting(
         None,
         "How the server's steps are computed: loop (one after the other) or matrix (one product of matrices for each "
         "wave of trips; for linear rules and server optimizers). Default: the quicker one on these devices.",
-        Declaration("run", EVERY_RUN),
+        Declaration("run"),
     )
     dataset: str = _setting(
         "digits",
@@ -137,27 +115,25 @@ class Settings:
         "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
         "(once --prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in data_dir); "
         "run.py help dataset lists all arguments.",
-        Declaration("data", EVERY_RUN, most_used=True),
+        Declaration("data", most_used=True),
     )
     data_dir: str | None = _setting(
         None,
         "Folder of the data set. Default: TFDS_DATA_DIR or ~/tensorflow_datasets; newsgroups: SCIKIT_LEARN_DATA or "
         "~/scikit_learn_data; none for femnist.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
+        Declaration("data"),
     )
     cache_dir: str | None = _setting(
         None,
         "Folder for decoded data sets. Default: jafl_cache in the folder of the data set.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
+        Declaration("data"),
     )
     num_clients: int = _setting(
         100,
         "Number of clients.",
         Declaration(
             "partition",
-            EVERY_RUN,
             most_used=True,
-            decides_examples=only(dataset=("synthetic", "python_source")),
         ),
     )
     partition: str | None = _setting(
@@ -166,109 +142,109 @@ class Settings:
         "non-IID, 100 nearly IID), labels_per_client(labels_per_client=2) (WKAFL), "
         "label_groups([(10, [4, 5]), (5, [0, 1])]) (FedStaleWeight), natural (as the data set comes). "
         "--partition.alpha=0.1 changes one argument. Default: natural where there is one, else dirichlet.",
-        Declaration("partition", EVERY_RUN, most_used=True),
+        Declaration("partition", most_used=True),
     )
     richest_last: str = _setting(
         "",
         "Labels, like 0-2: number the clients by the share of their examples that have these, the richest last, "
         "where groups(...) of delay can make them slow. Default: as drawn.",
-        Declaration("partition", EVERY_RUN),
+        Declaration("partition"),
     )
     client_test_fraction: float = _setting(
         0.0,
         "Share of each client's own examples held out of training, to measure its own accuracy.",
-        Declaration("partition", EVERY_RUN),
+        Declaration("partition"),
     )
     validation_fraction: float = _setting(
-        0.0, "Share of the examples held out for validation.", Declaration("data", EVERY_RUN)
+        0.0, "Share of the examples held out for validation.", Declaration("data")
     )
     test_fraction: float | None = _setting(
         None,
         "Share of all examples held out for the test. Default: the data set's own test examples; 0.2 of digits, "
         "synthetic, mnist_5000, mnist_1d and python_source, 0.1 of celeb_a and sentiment140.",
-        Declaration("data", only(dataset=BY_ARGUMENT)),
+        Declaration("data"),
     )
     evaluation_examples: int | None = _setting(
         None,
         "How many of the test examples, and of the validation examples, are evaluated on: the same ones each time, "
         "drawn with data_seed, in proportion from every class. The others are left out. Default: all.",
-        Declaration("data", EVERY_RUN),
+        Declaration("data"),
     )
     data_seed: int | None = _setting(
         None,
         "Seed of the train/validation/test split, of examples of synthetic and mnist_1d, and of python_source's "
         "files. Default: 0; LEAF's 1549775860 for sentiment140.",
-        Declaration("data", DIVIDED_BY_SEED | only(test_folds=GIVEN)),
+        Declaration("data"),
     )
     resample_data: bool = _setting(
         False,
         "Another train/validation/test split, and other synthetic examples, for each seed: drawn with data_seed plus "
         "the seed.",
-        Declaration("data", DIVIDED_BY_SEED),
+        Declaration("data"),
     )
     test_folds: int | None = _setting(
         None,
         "k of k-fold cross-validation: all examples are divided into k parts, and seed s tests on part s modulo k. "
         "Every k seeds test each example once; the next k divide again, with data_seed plus 1, 2, ... Takes the "
         "place of test_fraction; not for data sets with clients of their own.",
-        Declaration("data", EVERY_RUN, excludes="test_fraction"),
+        Declaration("data", excludes="test_fraction"),
     )
     shuffle_labels: bool = _setting(
         False,
         "Shuffle the labels among the training, test and validation examples: a control, in which nothing can be "
         "learnt and no algorithm is better than another.",
-        Declaration("data", EVERY_RUN),
+        Declaration("data"),
     )
     random_crop: int = _setting(
         0,
         "Pixels of zeros around a training image before a random crop; 4 for CIFAR.",
-        Declaration("training", EVERY_RUN),
+        Declaration("training"),
     )
     random_flip: bool = _setting(
-        False, "Mirror training images left to right, at random.", Declaration("training", EVERY_RUN)
+        False, "Mirror training images left to right, at random.", Declaration("training")
     )
     model: str = _setting(
         "default",
         "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
         "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), ...; run.py help model lists them. Default: "
         "mlp; character_lstm for python_source.",
-        Declaration("model", EVERY_RUN, most_used=True),
+        Declaration("model", most_used=True),
     )
     server_examples: int = _setting(
         0,
         "Training examples that the server keeps for itself and no client holds (zeno_plus_plus).",
-        Declaration("data", EVERY_RUN),
+        Declaration("data"),
     )
     server_classes: str = _setting(
         "",
         "Labels of the server's examples, like 0-3 or 1,5. Default: all of them.",
-        Declaration("data", only(server_examples=GIVEN)),
+        Declaration("data"),
     )
     availability: str = _setting(
         "always",
         "When clients are there to start, a call of jafl.availability: always, diurnal(day_length=24, share=0.5), "
         "on_and_off(mean_on=10, mean_off=10), read_availability('FILE.csv', cycle_after=86400).",
-        Declaration("presence", only(protocol=EVENTFUL)),
+        Declaration("presence"),
     )
     dropout: str = _setting(
         "nobody",
         "Who leaves for ever, and when, a call of jafl.dropout: nobody, fraction(0.5, time=10), "
         "fraction(0.5, server_step=500), clients([3, 7], trips=20).",
-        Declaration("presence", only(protocol=EVENTFUL)),
+        Declaration("presence"),
     )
     delay: str = _setting(
         "once_per_client(log_normal)",
         "Law of trip durations, a call of jafl.delays: exponential, gamma(mean=1.0, shape=2), "
         "groups([(10, uniform(1, 2)), (5, exponential(9))]), duration_trace('FILE.csv'), ...; each trip draws anew, "
         "in once_per_client(LAW) each client. --delay.shape=2 changes one argument; run.py help delay lists them.",
-        Declaration("delay", EVERY_RUN, most_used=True),
+        Declaration("delay", most_used=True),
     )
     client_optimizer: str = _setting(
         "default",
         "Clients' optimizer, new at each trip: sgd(0.1), sgd(0.1, momentum=0.9), adam(0.01) or adamw(0.01), as optax "
         "has them. --learning_rate=0.1 changes one argument. Default: sgd, with the learning rate of the algorithm's "
         "preset, which also fills in one that is left out here.",
-        Declaration("training", EVERY_RUN, preset=("learning_rate",), varying=("learning_rate", "momentum")),
+        Declaration("training", preset=("learning_rate",), varying=("learning_rate", "momentum")),
     )
     client_work: str = _setting(
         "default",
@@ -277,7 +253,6 @@ class Settings:
         "argument. Default: the preset's, mostly one epoch; batches of 8.",
         Declaration(
             "training",
-            EVERY_RUN,
             preset=("local_steps", "local_epochs", "proximal"),
             varying=("proximal", "l2"),
         ),
@@ -287,56 +262,56 @@ class Settings:
         "Server's optimizer: sgd(1.0, momentum=0.9), adam(0.01), adagrad or yogi as optax has them, reddi_adam, "
         "reddi_adagrad or reddi_yogi as Reddi et al. do. --server_learning_rate=0.5 changes one argument (FedAsync's "
         "alpha). Default: the preset's, mostly sgd; it also fills in a learning rate that is left out here.",
-        Declaration("server", EVERY_RUN, preset=True, varying=("learning_rate", "momentum")),
+        Declaration("server", preset=True, varying=("learning_rate", "momentum")),
     )
     privacy: str | None = _setting(
         None,
         "Train with differential privacy: private(clip_norm=1, epsilon=8, delta=1e-5), where each trip's update is "
         "clipped to this L2 norm and each server step gets noise, or with noise_multiplier in place of epsilon; "
         "run.py help privacy lists all arguments, docs/privacy.md says what is claimed. Default: no privacy.",
-        Declaration("privacy", EVERY_RUN, varying=("clip_norm", "noise_multiplier", "epsilon", "delta")),
+        Declaration("privacy", varying=("clip_norm", "noise_multiplier", "epsilon", "delta")),
     )
     secure_aggregation: str | None = _setting(
         None,
         "Train under simulated secure aggregation, alone or with privacy, whose clip_norm it then has: "
         "secure(clip_norm=1, fraction_bits=16), bits after the binary point of a clipped update. The server adds up "
         "whole numbers of 32 bits. Default: none.",
-        Declaration("privacy", EVERY_RUN, varying=("clip_norm",)),
+        Declaration("privacy", varying=("clip_norm",)),
     )
     target_accuracy: float = _setting(
-        0.95, "Test accuracy whose first reaching is reported.", Declaration("output", EVERY_RUN, varies=True)
+        0.95, "Test accuracy whose first reaching is reported.", Declaration("output", varies=True)
     )
     evaluate_every: int | None = _setting(
         None,
         "Client trips between evaluations. Default: a hundredth of the run.",
-        Declaration("output", EVERY_RUN),
+        Declaration("output"),
     )
     stop_when: str | None = _setting(
         None,
         "Stop each run at the first evaluation that meets this condition: test_accuracy>=0.95, test_loss<=0.3, or "
         "'test_loss stalls 5' (five evaluations without a better one). Default: none; runs use up their budget.",
-        Declaration("output", EVERY_RUN),
+        Declaration("output"),
     )
     keep: str = _setting(
         "last",
         "Which parameters are left: last (params.npz), or best,last: also those of the best evaluation "
         "(best_params.npz), by the accuracy, or else the loss, on the validation examples, or else on the test ones.",
-        Declaration("output", EVERY_RUN),
+        Declaration("output"),
     )
     evaluate_clients: bool = _setting(
         False,
         "Also measure accuracy and loss on each client's own examples, those held out by client_test_fraction if "
         "there are any: client_metrics.npz; mean, worst tenth and standard deviation in metrics.jsonl.",
-        Declaration("output", EVERY_RUN),
+        Declaration("output"),
     )
     decompose_steps: int = _setting(
         0,
         "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "
         "gradients (ACE, equations 3 and 4; one local step, rules that are linear in the updates).",
-        Declaration("output", EVERY_RUN),
+        Declaration("output"),
     )
     train_accuracy: bool = _setting(
-        False, "Also measure the accuracy on all training examples.", Declaration("output", EVERY_RUN)
+        False, "Also measure the accuracy on all training examples.", Declaration("output")
     )
 
     def __init__(self, **values: Any):
@@ -475,10 +450,9 @@ VARYING = tuple(
     for each in [*[name] * declared.varies, *(f"{name}.{one}" for one in declared.varying)]
 )
 # What decides, with the run's seed, which examples there are and who holds them.
-OF_FEDERATION = tuple(
-    name
-    for name, declared in DECLARED.items()
-    if declared.group in ("data", "partition") or declared.decides_examples
+OF_FEDERATION = (
+    *(name for name, declared in DECLARED.items() if declared.group in ("data", "partition")),
+    "precision",
 )
 
 
@@ -531,24 +505,11 @@ def is_setting(name: str) -> bool:
     )
 
 
-def readers_by(setting: str) -> dict[str, tuple[str, ...]]:
-    """{name: the values of ``setting`` that read it} of the settings that only some of these read."""
-    return {
-        name: values
-        for name, declared in DECLARED.items()
-        if (values := declared.readers.reader_values(setting)) is not None
-    }
-
-
 def source_settings(dataset: str) -> tuple[str, ...]:
     """The settings that decide which examples a data set has."""
-    deciding = {
-        name: declared.readers if declared.group == "data" else declared.decides_examples
-        for name, declared in DECLARED.items()
-    }
-    return tuple(
-        name for name, readers in deciding.items() if readers and readers.include("dataset", dataset)
-    )
+    has_clients = "num_clients" in inspect.signature(data.SOURCES[dataset]).parameters
+    own = (name for name, declared in DECLARED.items() if declared.group == "data")
+    return (*own, "precision", *["num_clients"] * has_clients)
 
 
 def excluded_by(names: Iterable[str]) -> set[str]:

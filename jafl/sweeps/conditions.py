@@ -8,6 +8,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid
+from jafl.config.declaration import NOT_ALWAYS_READ
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
@@ -17,7 +18,6 @@ from jafl.config.settings import (
     filled_by_preset,
     in_world,
     is_setting,
-    readers_by,
 )
 from jafl.runs.directory.reader import PastRun
 
@@ -189,7 +189,6 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
     conditions = [grid.condition(run.path.parent.name) for run in runs]
     if None in conditions or len({run.path.parent.parent for run in runs}) > 1:
         return None
-    not_always_read = readers_by("protocol")
     names_fit: dict[tuple[pathlib.Path, str], bool] = {}
     for run, condition in zip(runs, conditions, strict=True):
         for name, value in (condition or {}).items():
@@ -198,7 +197,7 @@ def _named(runs: Sequence[PastRun]) -> list[dict[str, Any]] | None:
             known = {
                 same(value),
                 same(None),
-                same(DEFAULTS[name]) if name in not_always_read else same(value),
+                same(DEFAULTS[name]) if name in NOT_ALWAYS_READ else same(value),
             }
             fits = value is None or same(_value(run, name)) in known or _is_same_call(run, name, value)
             names_fit[run.path.parent, name] = names_fit.get((run.path.parent, name), False) or fits
