@@ -223,11 +223,10 @@ class Grammar:
         return str(Call(call.name, {name: given[name] for name in parameters if name in given}))
 
     def without(self, text: str, names: Collection[str]) -> str:
-        """The call without what a preset has filled in: that of the default, unless only supplied arguments go."""
+        """The call without these arguments; with the setting's own name among them, of the default factory."""
         call = self.read(text)
         kept = {name: value for name, value in call.arguments.items() if name not in names}
-        only_supplied = set(names) <= set(self.supplied)
-        return str(Call(call.name if only_supplied or not self.has_default else DEFAULT, kept))
+        return str(Call(DEFAULT if self.setting in names else call.name, kept))
 
     def _in_place(self, factory: str, call: Call) -> dict[str, Any]:
         """The arguments of a default call under the names that a factory has for them."""

@@ -124,8 +124,8 @@ def without_unread(
     for each in unread_settings:
         name, _, argument = calls.argument_path(each.setting).partition(".")
         if argument:
-            text = calls.grammar(name).without(getattr(settings, name), (argument,))
-            settings = dataclasses.replace(settings, **{name: text})
+            kept: dict[str, Any] = {name: calls.grammar(name).without(getattr(settings, name), (argument,))}
+            settings = dataclasses.replace(settings, **kept)
             left_out.append(each)
         elif getattr(settings, name) != DEFAULTS[name]:
             settings = settings.changed({name: DEFAULTS[name]})

@@ -71,7 +71,7 @@ class Settings:
         "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps); run.py "
         "help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
         "whose preset also fills in restart where it is left out.",
-        Declaration("protocol", preset=("restart", "concurrency", "buffer_size", "cohort_size")),
+        Declaration("protocol", preset=("protocol", "restart", "concurrency", "buffer_size", "cohort_size")),
     )
     precision: str = _setting(
         "float32",
@@ -253,7 +253,7 @@ class Settings:
         "argument. Default: the preset's, mostly one epoch; batches of 8.",
         Declaration(
             "training",
-            preset=("local_steps", "local_epochs", "proximal"),
+            preset=("client_work", "local_steps", "local_epochs", "proximal"),
             varying=("proximal", "l2"),
         ),
     )
@@ -465,7 +465,7 @@ def filled_by_preset(name: str) -> bool:
     """Whether an algorithm's preset may fill in a setting, or an argument of a call."""
     setting, _, argument = calls.argument_path(name).partition(".")
     preset = DECLARED[setting].preset if setting in DECLARED else False
-    return preset if isinstance(preset, bool) else argument in preset
+    return preset if isinstance(preset, bool) else (argument or setting) in preset
 
 
 def _without_presets(values: Mapping[str, Any]) -> dict[str, Any]:
