@@ -333,7 +333,8 @@ def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings
         settings, _typed_names & {*TYPES, *SHORT_NAMES, *_arguments_of_calls}, **_crossed(swept)
     )
     for name, value, where, here in left_out:
-        source = "the flag file" if flags.FLAGS[name].present else _CONFIG.value or _OUTPUT.value
+        typed = name in flags.FLAGS and flags.FLAGS[name].present
+        source = "the flag file" if typed else _CONFIG.value or _OUTPUT.value
         _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
     return readable_settings
 

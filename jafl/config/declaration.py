@@ -46,8 +46,8 @@ class Declaration:
       varying: arguments of a call of which the same holds.
       varies: a number on which neither schedule nor partition depend: runs that differ in it share one compiled
         program.
-      preset: whether an algorithm's preset fills it in where it is left out; of a call the arguments that it fills in,
-        and the setting's own name where it decides the factory.
+      preset: whether an algorithm's preset fills it in where it is left out; of a call the arguments that it fills
+        in, and the setting's own name where it decides the factory.
       excludes: the setting that must not be given beside it.
       most_used: whether --help explains it, too.
     """
