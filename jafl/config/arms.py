@@ -44,7 +44,7 @@ def algorithm_arms(settings: Settings) -> dict[str, dict[str, Any]]:
     """
     texts = items("algorithm", settings.algorithm)
     require(len(set(texts)) == len(texts), "algorithm", settings.algorithm, "a list without repetitions")
-    names = [calls.grammar("algorithm").read(text).name for text in texts]
+    names = [calls.bare_name(calls.grammar("algorithm").read(text).name) for text in texts]
     labels = [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
     return {label: {"algorithm": text} for label, text in zip(labels, texts, strict=True)}
 

@@ -10,6 +10,7 @@ from typing import Any
 from jafl import data
 from jafl.base.errors import SettingError, did_you_mean, refusal
 from jafl.config.grammar import Call, Grammar, written
+from jafl.config.own_files import file_of, own_name
 from jafl.config.parsing import items
 from jafl.records import EventSchedule
 from jafl.schedule import (
@@ -211,6 +212,11 @@ def grammar(setting: str) -> Grammar:
     return _GRAMMARS[setting]()
 
 
+def bare_name(text: str) -> str:
+    """The name of a call, without its arguments and without the file of a user's own function."""
+    return text.partition("(")[0].rpartition(":")[2]
+
+
 def argument_path(name: str) -> str:
     """The dotted name of an argument that has a short one, too; every other name as it is."""
     return SHORT_NAMES.get(name, name)
@@ -409,6 +415,9 @@ def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     """{setting.argument: path} of the files that the calls among these settings read."""
     found: dict[str, pathlib.Path] = {}
     for name in CALLS:
+        for each in items(name, settings[name]) if settings.get(name) else ():
+            if own := own_name(each):
+                found[name] = file_of(own)
         text = None if name in LISTS else settings.get(name)
         for argument, path in grammar(name).paths(text).items() if text else ():
             what, place = f"{name}.{argument}", pathlib.Path(path).expanduser()

@@ -2,7 +2,8 @@
 
 The names, arguments, types and defaults are those of the Python functions, so they are written once. A dotted name is
 one argument of a call: ``delay.shape=2``. Texts are read by Python's own parser into literals, lists, names and calls
-of registered factories; nothing in them is run.
+of registered factories; nothing in them is run. A factory may stand in a file of the user's own, which is run:
+``my_rules.py:fancy(beta=0.5)``.
 
 ``default(buffer_size=5)`` is the call that the algorithm or the data set decides, with this argument. It has the
 arguments of all factories; which of them the run's own factory has is known when the run is resolved.
@@ -25,6 +26,7 @@ import numpy as np
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
 from jafl.config import documented
+from jafl.config.own_files import own_factory, own_name, without_file
 
 if TYPE_CHECKING:
     from jafl.specifications import Specification
@@ -401,13 +403,17 @@ class Grammar:
         """The value that a text says."""
         require(isinstance(text, str), self.setting, text, "text")
         try:
-            return self._value(self._parsed(text), text)
+            node = self._parsed(text)
+            if own := own_name(text):
+                self.factory(own)  # refuses a file without this function
+                node = _renamed(node, own)
+            return self._value(node, text)
         except RecursionError:
             raise refusal(self.setting, text, "nested less deeply") from None
 
     def _parsed(self, text: str) -> ast.expr:
         try:
-            return ast.parse(text.strip(), mode="eval").body
+            return ast.parse(without_file(text).strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             said = error.msg if isinstance(error, SyntaxError) else str(error) or "too deeply nested"
             allowed = f"a name, or a call such as {self._example()}"
@@ -450,6 +456,8 @@ class Grammar:
         if not all(isinstance(part, (ast.Name, ast.BinOp, ast.Div, ast.Load)) for part in ast.walk(node)):
             raise self._code(node, text)
         name = ast.unparse(node).replace(" / ", "/")
+        if name == own_name(text) and name:
+            return name
         if name not in {*self.factories, *self.inner, *[DEFAULT] * self.has_default}:
             raise self._unknown(name, text)
         return name
@@ -459,7 +467,10 @@ class Grammar:
         hint = did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
         return self._wrong(text, f"there is no {name!r}; there is {', '.join(known)}", hint)
 
-    def _factory(self, name: str) -> Callable[..., Any]:
+    def factory(self, name: str) -> Callable[..., Any]:
+        """The function that a call's name means."""
+        if ":" in name:
+            return own_factory(self.setting, name)
         return self.factories[name] if name in self.factories else self.inner[name]
 
     def _code(self, node: ast.expr, text: str) -> SettingError:
@@ -530,12 +541,12 @@ class Grammar:
             return {
                 each: one for factory in self.factories for each, one in self._parameters(factory).items()
             }
-        parameters = inspect.signature(self._factory(name)).parameters
+        parameters = inspect.signature(self.factory(name)).parameters
         return {name: each for name, each in parameters.items() if name not in self.fixed}
 
     def _hints(self, name: str) -> Mapping[str, Any]:
         if name != DEFAULT:
-            return _hints_of(self._factory(name))
+            return _hints_of(self.factory(name))
         hints: dict[str, Any] = {}
         for factory in self.factories.values():
             for argument, hint in _hints_of(factory).items():
@@ -629,7 +640,7 @@ class Grammar:
             return type(value)(self._made(each, supplied, make) for each in value)
         if not isinstance(value, Call):
             return value
-        parameters = inspect.signature(self._factory(value.name)).parameters
+        parameters = inspect.signature(self.factory(value.name)).parameters
         arguments = {
             name: self._made(each, supplied, make)
             for name, each in self._complete(value).arguments.items()
@@ -638,7 +649,7 @@ class Grammar:
         arguments |= {
             name: each for name, each in supplied.items() if name in parameters and name not in arguments
         }
-        factory = self._factory(value.name)
+        factory = self.factory(value.name)
         try:
             return factory(**arguments) if make is None else make(factory, **arguments)
         except SettingError as error:
@@ -657,6 +668,12 @@ class Grammar:
                 if isinstance(parameter.default, (int, float)) and not isinstance(parameter.default, bool):
                     return f"{name}({parameter.name}={parameter.default!r})"
         return next(iter(self.factories))
+
+
+def _renamed(node: ast.expr, name: str) -> ast.expr:
+    """The name or call with another name."""
+    own = ast.Name(name, ast.Load())
+    return ast.Call(own, node.args, node.keywords) if isinstance(node, ast.Call) else own
 
 
 def _calls_in(value: Any) -> list[Call]:

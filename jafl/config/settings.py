@@ -374,12 +374,12 @@ class Settings:
     @property
     def dataset_name(self) -> str:
         """The name of the data set, without its arguments."""
-        return calls.grammar("dataset").read(self.dataset).name
+        return calls.bare_name(calls.grammar("dataset").read(self.dataset).name)
 
     @property
     def algorithm_name(self) -> str:
         """The name of the algorithm of a run, without its arguments."""
-        return calls.grammar("algorithm").read(self.algorithm).name
+        return calls.bare_name(calls.grammar("algorithm").read(self.algorithm).name)
 
     def argument(self, name: str) -> Any:
         """The value of an argument of a call, under its dotted or its short name; None where the call has none."""
@@ -507,7 +507,8 @@ def is_setting(name: str) -> bool:
 
 def source_settings(dataset: str) -> tuple[str, ...]:
     """The settings that decide which examples a data set has."""
-    has_clients = "num_clients" in inspect.signature(data.SOURCES[dataset]).parameters
+    source = data.SOURCES.get(dataset)
+    has_clients = source is None or "num_clients" in inspect.signature(source).parameters
     own = (name for name, declared in DECLARED.items() if declared.group == "data")
     return (*own, "precision", *["num_clients"] * has_clients)
 

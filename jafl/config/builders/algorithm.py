@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 from jafl.base.errors import require
-from jafl.config import calls, presets
+from jafl.config import calls
 from jafl.config.builders.privacy import make_private
 from jafl.config.builders.secure import make_secure
 from jafl.config.grammar import Call
@@ -20,7 +20,7 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
     """
     grammar, name = calls.grammar("algorithm"), settings.algorithm_name
     _check_staleness_weight(settings.argument("algorithm.staleness_weight"))
-    parameters = inspect.signature(presets.ALGORITHMS[name]).parameters
+    parameters = inspect.signature(grammar.factory(grammar.read(settings.algorithm).name)).parameters
     supplied: dict[str, Any] = {"server_learning_rate": settings.server_learning_rate}
     if settings.buffer_size is not None:
         supplied["buffer_size"] = settings.buffer_size
@@ -33,6 +33,8 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
         require(count >= 1, "server_examples", count, "at least 1", remedy)
         supplied["server_gradient"] = server_gradient
     rule: Specification = grammar.make(settings.algorithm, **supplied)
+    allowed = "a factory of a rule: a function with @jafl.specification that returns a jafl.Rule"
+    require(isinstance(rule, Specification), "algorithm", settings.algorithm, allowed)
     if settings.secure_aggregation is not None:
         rule = make_secure(rule, settings)
     return rule if settings.privacy is None else make_private(rule, settings)

@@ -124,12 +124,18 @@ def data_seed(settings: Settings) -> int:
     """The seed of the data set's splits before a run's seed counts: the data set's own unless one is given."""
     if settings.data_seed is not None:
         return settings.data_seed
-    return _parameters(settings)["data_seed"].default
+    own = _parameters(settings).get("data_seed")
+    return 0 if own is None else own.default
+
+
+def _source_factory(settings: Settings) -> Callable[..., Source]:
+    dataset = grammar("dataset")
+    return dataset.factory(dataset.read(settings.dataset).name)
 
 
 def _parameters(settings: Settings) -> Mapping[str, inspect.Parameter]:
     """The parameters of the data set's function, by name."""
-    return inspect.signature(data.SOURCES[settings.dataset_name]).parameters
+    return inspect.signature(_source_factory(settings)).parameters
 
 
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:

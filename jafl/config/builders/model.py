@@ -38,7 +38,7 @@ def make_model(settings: Settings, source: Source) -> Model:
     if call.name == "mnist_1d_cnn":
         allowed = f"softmax or mlp, for {source.name} has no signals"
         require(source.x.ndim == 3, "model", text, allowed)
-    elif call.name not in ANY_EXAMPLES:
+    elif call.name not in ANY_EXAMPLES and ":" not in call.name:  # a user's own model takes what it takes
         others = "softmax, mlp or mnist_1d_cnn" if source.x.ndim == 3 else "softmax or mlp"
         allowed = f"{others}, for {source.name} has no images"
         require(source.x.ndim == 4, "model", text, allowed)
@@ -49,6 +49,7 @@ def make_model(settings: Settings, source: Source) -> Model:
 
 def _made(text: str, **supplied: Any) -> Model:
     model: Model = grammar("model").make(text, **supplied)
+    require(isinstance(model, Model), "model", text, "a factory of a jafl.Model, as those of jafl.models are")
     return model
 
 

@@ -51,7 +51,7 @@ class PastRun:
     @property
     def algorithm(self) -> str:
         """The name of the algorithm, without its arguments."""
-        return str(self.config["algorithm"]).partition("(")[0]
+        return calls.bare_name(str(self.config["algorithm"]))
 
     def value(self, name: str) -> Any:
         """The value of a setting, or of an argument of a call: ``delay.shape``, ``client_trips``; None of none."""

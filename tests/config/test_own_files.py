@@ -1,0 +1,110 @@
+"""Factories in a file of the user's own: ``my_rules.py:fancy(beta=0.5)`` as a rule, a law, a model, a data set."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from jafl.base.errors import SettingError
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
+
+OWN = """
+import jafl
+import numpy as np
+from jafl.rules import staleness
+
+
+def shared_half(share: float = 0.5):
+    return jafl.rules.fedbuff(staleness.polynomial(share))
+
+
+def slower(factor: float = 3.0):
+    return jafl.delays.gamma(mean=factor)
+
+
+def small(num_classes, width: int = 4):
+    return jafl.models.mlp(num_classes, [width])
+
+
+def halves(examples: int = 60):
+    x = np.arange(examples * 2, dtype=np.float32).reshape(examples, 2)
+    y = np.arange(examples, dtype=np.int32) % 2
+    return jafl.Source("halves", x, y, x[:10], y[:10], num_classes=2)
+
+
+def number():
+    return 3
+
+
+not_callable = 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with the file, in which commands run."""
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "mine.py"
+
+
+def made(**changes):
+    (experiment,) = make_experiments(
+        Settings.from_mapping({"algorithm": "fedbuff", "client_trips": 100, "num_clients": 5, **changes})
+    )
+    return experiment
+
+
+def test_a_rule_of_the_users_own_is_run_under_the_name_of_its_function(own):
+    experiment = made(algorithm="mine.py:shared_half(share=0.25)")
+    assert experiment.name == "shared_half-seed0"
+    assert repr(experiment.rule) == repr(made(**{"algorithm.staleness_weight.exponent": 0.25}).rule)
+    assert experiment.settings.algorithm == "mine.py:shared_half(share=0.25)"
+    assert experiment.inputs["algorithm"] == hashlib.sha256(OWN.encode()).hexdigest()
+
+
+def test_one_argument_of_it_is_a_dotted_name(own):
+    experiment = made(algorithm="mine.py:shared_half", **{"algorithm.share": 0.75})
+    assert experiment.settings.algorithm == "mine.py:shared_half(share=0.75)"
+
+
+def test_laws_models_and_data_sets_may_be_the_users_own(own):
+    experiment = made(
+        delay="mine.py:slower(factor=2)",
+        model="mine.py:small(width=3)",
+        dataset="mine.py:halves(examples=80)",
+    )
+    theirs = made(delay="gamma(mean=2)", model="mlp(hidden_sizes=[3])", dataset="mine.py:halves(examples=80)")
+    np.testing.assert_array_equal(experiment.schedule.client, theirs.schedule.client)
+    assert experiment.model == theirs.model
+    assert len(experiment.source.x) == 80
+    assert set(experiment.inputs) == {"delay", "model", "dataset"}
+
+
+def test_a_file_that_has_changed_is_read_again(own):
+    assert made(delay="mine.py:slower").schedule.step_time[-1] > 0
+    before = made(delay="mine.py:slower").schedule.step_time[-1]
+    own.write_text(OWN.replace("factor: float = 3.0", "factor: float = 6.0"))
+    assert made(delay="mine.py:slower").schedule.step_time[-1] == pytest.approx(2 * before)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "message"),
+    [
+        ("algorithm", "mine.py:shared_hal", "Did you mean 'shared_half'?"),
+        ("algorithm", "mine.py:not_callable", "'mine.py' has no function 'not_callable'"),
+        ("algorithm", "yours.py:rule", "'yours.py' cannot be read: No such file or directory."),
+        ("algorithm", "broken.py:rule", "'broken.py' fails when it is run: NameError: name 'nothing'"),
+        ("algorithm", "mine.py:shared_half(0.1, 0.2)", "has 1 arguments (share), not 2"),
+        ("algorithm", "mine.py:shared_half(share='a')", "algorithm.share is 'a', but must be a number"),
+        ("algorithm", "mine.py:number", "a factory of a rule"),
+        ("model", "mine.py:slower", "model"),
+        ("delay", "once_per_client(mine.py:slower)", "Python's parser says"),
+    ],
+)
+def test_what_a_file_does_not_have_is_refused(own, setting, text, message):
+    (own.parent / "broken.py").write_text("nothing + 1")
+    with pytest.raises(SettingError) as refused:
+        made(**{setting: text})
+    assert message in str(refused.value)
