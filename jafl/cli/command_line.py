@@ -426,7 +426,7 @@ def parse(arguments: list[str]) -> list[str]:
     except (flags.Error, UnicodeDecodeError) as error:
         file = "the file of --flagfile is not text: " if isinstance(error, UnicodeDecodeError) else ""
         former = former_argument(getattr(error, "flagname", ""))
-        text = f"{error}. {former}" if former else str(error)
+        text = f"{str(error).partition(' Did you mean')[0].rstrip('.')}. {former}" if former else str(error)
         print(f"Error: {file}{text}\nSee --help for all flags.", file=sys.stderr)
         sys.exit(2)
     except SystemExit:  # from --helpxml, with status 1

@@ -203,13 +203,28 @@ SHORT_NAMES = {
     "local_steps": "client_work.local_steps",
     "batch_size": "client_work.batch_size",
 }
+# {a name that no argument has: the argument that was called so}
+_FORMER = {
+    "client_momentum": "client_optimizer.momentum",
+    "server_momentum": "server_optimizer.momentum",
+    **{
+        f"staleness_{name}": f"algorithm.staleness_weight.{name}"
+        for name in ("exponent", "slope", "threshold", "rate")
+    },
+    "mnist_1d_examples": "dataset.examples",
+    "dp_restarts": "privacy.restarts",
+    "dp_bands": "privacy.bands",
+    "secure_fraction_bits": "secure_aggregation.fraction_bits",
+    "secure_weight_bits": "secure_aggregation.weight_bits",
+    "rule_arguments": "algorithm.ARGUMENT",
+}
 _SHORT = {path: short for short, path in SHORT_NAMES.items()}
 
 
 @functools.cache
 def grammar(setting: str) -> Grammar:
     """What the setting may be."""
-    return _GRAMMARS[setting]()
+    return dataclasses.replace(_GRAMMARS[setting](), elsewhere=tuple(SHORT_NAMES))
 
 
 def bare_name(text: str) -> str:
@@ -377,11 +392,13 @@ def _head(value: Any) -> Any:
 
 
 def former_argument(name: str) -> str:
-    """A question for a name such as ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
+    """A question for a name such as ``restart``, ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
+    if name in _FORMER:
+        return f"Did you mean '{_FORMER[name]}'?"
     for setting in CALLS:
         for factory, arguments in grammar(setting).arguments().items():
             for argument in arguments:
-                if name in (f"{setting}_{argument}", f"{factory}_{argument}"):
+                if name in (argument, f"{setting}_{argument}", f"{factory}_{argument}"):
                     return f"Did you mean '{setting}.{argument}'?"
     return ""
 

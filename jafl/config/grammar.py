@@ -22,10 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
 from jafl.config import documented
+from jafl.config.declaration import join_with_or
 from jafl.config.own_files import own_factory, own_name, without_file
 
 if TYPE_CHECKING:
@@ -106,6 +105,7 @@ class Grammar:
       inner: {name: factory} of those that only stand inside of another call: staleness weights, for example.
       other_names: {(factory, argument): the argument that has its place there}: how many clients train at a time is
         the concurrency of one protocol, and the size of another's cohorts.
+      elsewhere: names of settings, which an argument that a call does not have may be.
       short_names: {argument: the setting's own name for it}: learning_rate for client_optimizer.learning_rate.
     """
 
@@ -117,6 +117,7 @@ class Grammar:
     exclusive: tuple[tuple[str, str], ...] = ()
     inner: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     other_names: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    elsewhere: Collection[str] = ()
     short_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, text: str) -> Call:
@@ -132,7 +133,8 @@ class Grammar:
         call = self._said(text)
         require(isinstance(call, Call), self.setting, text, f"a call, such as {self._example()}")
         if call.name in self.inner:
-            raise self._unknown(call.name, text)
+            allowed = f"one of {', '.join(self.factories)}"
+            raise refusal(self.setting, text, allowed, f"{call.name} only stands inside of another call.")
         return call
 
     def completed(self, text: str) -> str:
@@ -504,7 +506,7 @@ class Grammar:
             if keyword.arg in arguments:
                 raise self._wrong(text, f"{name} gets {keyword.arg} twice")
             if keyword.arg not in parameters:
-                hint = did_you_mean(keyword.arg, parameters)
+                hint = did_you_mean(keyword.arg, parameters, self._where(keyword.arg))
                 raise self._wrong(text, f"{name} has no argument {keyword.arg!r}; it has {listed}", hint)
             arguments[keyword.arg] = keyword.value
         return Call(
@@ -515,6 +517,13 @@ class Grammar:
                 if argument in arguments
             },
         )
+
+    def _where(self, argument: str) -> str:
+        """Where an argument is that a call does not have; empty where it is nowhere."""
+        if argument in self.elsewhere:
+            return f"{argument} is a setting of its own."
+        others = [name for name in self.factories if argument in self._parameters(name)]
+        return f"It is an argument of {join_with_or(others)}." if others else ""
 
     def _from_text(self, holder: Call, name: str, text: str) -> Any:
         """An argument's value from a text, which needs no quotes where the argument takes a text."""
@@ -578,8 +587,7 @@ class Grammar:
         if not holders:
             names = {name: None for each in _calls(call) for name in self._parameters(each.name)}
             there = f"no argument {first!r}; it has {', '.join(names)}" if names else "no arguments"
-            others = " and ".join(name for name in self.factories if first in self._parameters(name))
-            hint = did_you_mean(first, names, f"There is one in {others}." if others else "")
+            hint = did_you_mean(first, names, self._where(first))
             raise SettingError(
                 f"{named}: {said} has {there}. {hint}".rstrip(),
                 setting=named,
@@ -707,9 +715,14 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     if hint is Any or hint is EMPTY:
         return ()
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [each for each in typing.get_args(hint) if each is not np.ndarray]  # which no text says
-        return tuple(kind for each in parts for kind in _kinds(each))
+        kinds = tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
+        return tuple(kind for kind in kinds if not _is_unsayable(kind)) or kinds
     return (typing.get_origin(hint) or hint,)
+
+
+def _is_unsayable(kind: Any) -> bool:
+    """Whether no text says values of a type: arrays, and functions such as schedules of rates."""
+    return kind is Callable or getattr(kind, "__module__", "").partition(".")[0] in ("jax", "jaxlib", "numpy")
 
 
 def _is_of(value: Any, kind: Any) -> bool:

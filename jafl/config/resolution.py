@@ -12,7 +12,8 @@ from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
-from jafl.config.builders import filled_in, make_dropout, make_rule
+from jafl.config.builders import filled_in, make_dropout
+from jafl.config.builders.algorithm import build_rule
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
@@ -155,7 +156,7 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     settings = dataclasses.replace(settings, **whole)
     if make_dropout(settings) is None:
         settings = dataclasses.replace(settings, dropout="nobody")
-    rule = make_rule(settings).build()
+    rule = build_rule(settings)
     filled = settings.changed(_rule_values(settings, rule, alone))
     _refuse_waiting(filled, rule)
     size = calls.TRIPS_PER_STEP[calls.grammar("protocol").read(filled.protocol).name]

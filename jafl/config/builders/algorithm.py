@@ -3,13 +3,14 @@
 import inspect
 from typing import Any
 
-from jafl.base.errors import require
+from jafl.base.errors import SettingError, require
 from jafl.config import calls
 from jafl.config.builders.privacy import make_private
 from jafl.config.builders.secure import make_secure
 from jafl.config.grammar import Call
 from jafl.config.settings import Settings
 from jafl.models import Model
+from jafl.records import Rule
 from jafl.specifications import Specification
 
 
@@ -38,6 +39,17 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
     if settings.secure_aggregation is not None:
         rule = make_secure(rule, settings)
     return rule if settings.privacy is None else make_private(rule, settings)
+
+
+def build_rule(settings: Settings) -> Rule:
+    """The rule itself; raises SettingError by the setting's name for an argument that it refuses."""
+    grammar = calls.grammar("algorithm")
+    try:
+        rule: Rule = make_rule(settings).build()
+    except SettingError as error:
+        is_own = "." not in error.setting and grammar.has(settings.algorithm, error.setting)
+        raise (error.of(f"algorithm.{error.setting}") if is_own else error) from None
+    return rule
 
 
 def _check_staleness_weight(weight: Any) -> None:

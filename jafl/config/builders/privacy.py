@@ -19,6 +19,9 @@ def make_private(rule: Specification, settings: Settings) -> Specification:
     decomposed = "0 where privacy is given: clipped updates are not linear in the gradients"
     require(settings.decompose_steps == 0, "decompose_steps", settings.decompose_steps, decomposed)
     arguments = calls.grammar("privacy").given(settings.privacy)
+    noise = "given, or noise_multiplier in its place, how much noise there is"
+    given = arguments["epsilon"] is not None or arguments["noise_multiplier"] is not None
+    require(given, "privacy.epsilon", None, noise)
     arguments["noise_seed"] = _noise_seed(arguments.get("noise_seed"), settings)
     try:
         return private(rule, **arguments, data_in_schedule=_data_in_schedule(settings))

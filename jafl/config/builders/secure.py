@@ -19,7 +19,7 @@ def make_secure(rule: Specification, settings: Settings) -> Specification:
     arguments = calls.grammar("secure_aggregation").given(settings.secure_aggregation)
     own, others = arguments.get("clip_norm"), settings.argument("privacy.clip_norm")
     allowed = (
-        "given, or that of privacy, which has the same one" if others is None else f"left out, or {others}"
+        "given where there is no privacy" if others is None else f"left out, or that of privacy, {others}"
     )
     fits = own is not None if others is None else own in (None, others)
     require(fits, "secure_aggregation.clip_norm", own, allowed)
