@@ -20,7 +20,7 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, grammar
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, says
 from jafl.config.parsing import items
 from jafl.config.settings import (
     DEFAULTS,
@@ -30,6 +30,7 @@ from jafl.config.settings import (
     TYPES,
     Settings,
     config_content,
+    is_setting,
 )
 from jafl.runs.directory import reader
 from jafl.runs.hosts.streams import keep_going_without_readers
@@ -303,7 +304,7 @@ def _typed() -> dict[str, Any]:
     typed: dict[str, Any] = {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
     for name in [each for each in typed if "." in argument_path(each)]:
         setting, _, path = argument_path(name).partition(".")
-        twice = setting in typed and grammar(setting).says(typed[setting], path)
+        twice = setting in typed and says(setting, typed[setting], path)
         require(
             not twice,
             name,
@@ -331,9 +332,13 @@ def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings
     """The settings without those of files that no run reads, of which it tells; refuses those typed."""
     from jafl.config.resolution import without_unread
 
-    readable_settings, left_out = without_unread(settings, _typed_names & set(TYPES), **_crossed(swept))
+    typed = set(filter(is_setting, _typed_names))
+    readable_settings, left_out = without_unread(settings, typed, **_crossed(swept))
+    flagged = set(map(argument_path, _typed()))
     for name, value, where, here in left_out:
-        source = "the flag file" if flags.FLAGS[name].present else _CONFIG.value or _OUTPUT.value
+        path = argument_path(name)
+        in_flags = flagged & {path, path.partition(".")[0]}
+        source = "the flag file" if in_flags else _CONFIG.value or _OUTPUT.value
         _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
     return readable_settings
 
@@ -425,7 +430,7 @@ def parse(arguments: list[str]) -> list[str]:
     except (flags.Error, UnicodeDecodeError) as error:
         file = "the file of --flagfile is not text: " if isinstance(error, UnicodeDecodeError) else ""
         former = former_argument(getattr(error, "flagname", ""))
-        text = f"{error}. {former}" if former else str(error)
+        text = f"{str(error).partition('. ')[0]}. {former}" if former else str(error)
         print(f"Error: {file}{text}\nSee --help for all flags.", file=sys.stderr)
         sys.exit(2)
     except SystemExit:  # from --helpxml, with status 1

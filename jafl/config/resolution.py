@@ -117,11 +117,23 @@ def without_unread(
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     compared = all_arms.algorithm_arms(settings) if arms is None else arms
     conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
-    unread_settings = [each for each in unread(conditions, typed) if each.setting not in values]
-    readers.refuse(each for each in unread_settings if each.setting in typed)
-    left_out = [each for each in unread_settings if getattr(settings, each.setting) != DEFAULTS[each.setting]]
-    defaults = {each.setting: DEFAULTS[each.setting] for each in left_out}
-    return settings.changed(defaults), left_out
+    paths = set(map(calls.argument_path, typed))
+    swept = set(map(calls.argument_path, values))
+    unread_settings = [
+        each for each in unread(conditions, typed) if calls.argument_path(each.setting) not in swept
+    ]
+    left_out = []
+    for each in unread_settings:
+        path = calls.argument_path(each.setting)
+        name, dot, argument = path.partition(".")
+        if paths & {path, name}:
+            readers.refuse([each])
+        text = getattr(settings, name)
+        if text != DEFAULTS[name] and (not dot or calls.says(name, text, argument)):
+            rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]
+            settings = dataclasses.replace(settings, **{name: rest})
+            left_out.append(each)
+    return settings, left_out
 
 
 def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = True) -> Settings:
