@@ -20,7 +20,7 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, grammar, literal
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, literal, says
 from jafl.config.parsing import items
 from jafl.config.settings import (
     DEFAULTS,
@@ -29,6 +29,7 @@ from jafl.config.settings import (
     TYPES,
     Settings,
     config_content,
+    is_setting,
 )
 from jafl.runs.directory import reader
 from jafl.runs.hosts.streams import keep_going_without_readers
@@ -301,7 +302,7 @@ def _typed() -> dict[str, Any]:
     typed |= {name: literal(value) for name, value in typed.items() if "." in argument_path(name)}
     for name in [each for each in typed if "." in argument_path(each)]:
         setting, _, path = argument_path(name).partition(".")
-        twice = setting in typed and grammar(setting).says(typed[setting], path)
+        twice = setting in typed and says(setting, typed[setting], path)
         require(
             not twice,
             name,
@@ -329,12 +330,13 @@ def _without_unread(settings: Settings, swept: str | dict[str, Any]) -> Settings
     """The settings without those of files that no run reads, of which it tells; refuses those typed."""
     from jafl.config.resolution import without_unread
 
-    readable_settings, left_out = without_unread(
-        settings, _typed_names & {*TYPES, *SHORT_NAMES, *_arguments_of_calls}, **_crossed(swept)
-    )
+    typed = set(filter(is_setting, _typed_names))
+    readable_settings, left_out = without_unread(settings, typed, **_crossed(swept))
+    flagged = set(map(argument_path, _typed()))
     for name, value, where, here in left_out:
-        typed = name in flags.FLAGS and flags.FLAGS[name].present
-        source = "the flag file" if typed else _CONFIG.value or _OUTPUT.value
+        path = argument_path(name)
+        in_flags = flagged & {path, path.partition(".")[0]}
+        source = "the flag file" if in_flags else _CONFIG.value or _OUTPUT.value
         _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
     return readable_settings
 

@@ -1,6 +1,7 @@
 """The settings whose values are calls of public factories, each with its grammar."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -272,7 +273,7 @@ def with_arguments(
                 value = grammar(name).on(value, before)
             whole[name] = value
             for path in [each for each in set_to if each.partition(".")[0] == name]:
-                if value is None or not _keeps(name, value, path.partition(".")[2]):
+                if value is None or says(name, value, path.partition(".")[2]) is not False:
                     del set_to[path]
         for name, value in layer.items():
             path = argument_path(name)
@@ -333,12 +334,13 @@ def _changed(setting: str, text: str, argument: str, value: Any) -> str:
     return ",".join(changed)
 
 
-def _keeps(setting: str, text: str, argument: str) -> bool:
-    """Whether an argument that was given before goes on to be read in this call."""
-    try:
-        return not any(grammar(setting).says(one, argument) for one in items(setting, text))
-    except SettingError:
-        return False
+def says(setting: str, text: str, argument: str) -> bool | None:
+    """Whether a call, or one of a list, says the value of an argument itself; None where none has the argument."""
+    said = None
+    for one in items(setting, text) if setting in LISTS else [text]:
+        with contextlib.suppress(SettingError):
+            said = grammar(setting).says(one, argument) or bool(said)
+    return said
 
 
 def _exclude(path: str, other: str) -> bool:
@@ -355,12 +357,13 @@ def _refuse_two_names(layer: Mapping[str, Any]) -> None:
         path = argument_path(name)
         if "." not in path:
             continue
+        said = literal(value) if isinstance(value, str) else value
         if path in given:
-            raise refusal(name, value, f"left out where {given[path][0]}, the same setting, is given")
+            raise refusal(name, said, f"left out where {given[path][0]}, the same setting, is given")
         for other, (other_name, other_value) in given.items():
-            if value is not None and other_value is not None and _exclude(path, other):
-                raise refusal(name, value, f"left out where {other_name} is given ({other_value!r})")
-        given[path] = name, value
+            if said is not None and other_value is not None and _exclude(path, other):
+                raise refusal(name, said, f"left out where {other_name} is given ({other_value!r})")
+        given[path] = name, said
 
 
 def _check_call(name: str, value: Any, setting: str) -> None:
@@ -449,7 +452,7 @@ def argument(settings: Mapping[str, Any], name: str) -> Any:
     """The value of a setting, or of an argument under its dotted or short name; None of one that its call has not."""
     setting, dot, path = argument_path(name).partition(".")
     text = settings.get(setting)
-    if not dot or not isinstance(text, str) or len(items(setting, text)) != 1:
+    if not dot or not isinstance(text, str) or (setting in LISTS and len(items(setting, text)) != 1):
         return None if dot else text
     has = grammar(setting).has(text, path.partition(".")[0])
     return grammar(setting).value(text, path) if has else None

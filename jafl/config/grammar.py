@@ -22,6 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
 from jafl.config import documented
 from jafl.config.declaration import join_with_or
@@ -313,8 +315,10 @@ class Grammar:
 
     def says(self, text: str, path: str) -> bool:
         """Whether the call itself has a value for an argument; ``path`` as of ``changed``."""
-        holder, name = self._find(self.read(text), path)
-        return name in holder.arguments
+        call = self.read(text)
+        own = list(_calls(call))  # the others are defaults, which are written out on the way
+        holder, name = self._find(call, path)
+        return any(holder is each for each in own) and name in holder.arguments
 
     def flattened(self, text: str) -> tuple[str, dict[str, Any]]:
         """(the call without the arguments that a name alone can tell, these arguments by name), for tables.
@@ -528,12 +532,13 @@ class Grammar:
     def _from_text(self, holder: Call, name: str, text: str) -> Any:
         """An argument's value from a text, which needs no quotes where the argument takes a text."""
         kinds = _kinds(self._hints(holder.name).get(name, Any))
-        own = dataclasses.replace(self, setting=f"{self.setting}.{name}")
+        own = dataclasses.replace(self, setting=self._named(name))
         takes_call = not kinds or any(kind not in KINDS and kind not in SEQUENCES for kind in kinds)
         try:
             value = own._said(text)
         except SettingError:
-            if str not in kinds and (takes_call or any(kind in SEQUENCES for kind in kinds)):
+            is_list = any(kind in SEQUENCES for kind in kinds) and text.strip().startswith(("[", "("))
+            if str not in kinds and (takes_call or is_list):
                 raise
             return text
         return text if isinstance(value, Call) and not takes_call else value
@@ -701,28 +706,34 @@ def _calls(call: Call) -> Iterator[Call]:
 
 @functools.cache
 def _hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """{argument: type}; empty where they cannot be resolved."""
-    factory = documented.without_partial(factory)
+    """{argument: type}, without those that cannot be resolved."""
+    if isinstance(factory, functools.partial):
+        return _hints_of(factory.func)
     function = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
     try:
         return typing.get_type_hints(function)
-    except (NameError, TypeError):
+    except TypeError:
         return {}
+    except NameError:
+        annotations = inspect.get_annotations(function)
+        return {name: hint for name, hint in annotations.items() if not isinstance(hint, str)}
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types of which a value may be; none where all may."""
+    """The types of which a value may be, without arrays and functions, which no text says; none where all may."""
     if hint is Any or hint is EMPTY:
         return ()
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        kinds = tuple(kind for each in typing.get_args(hint) for kind in _kinds(each))
-        return tuple(kind for kind in kinds if not _is_unsayable(kind)) or kinds
+        parts: Collection[Any] = typing.get_args(hint)
+        if np.number in parts:  # all that an array is made of: a number
+            parts = [each for each in parts if each in (float, type(None))]
+        return tuple(kind for each in parts if not _is_unsaid(each) for kind in _kinds(each))
     return (typing.get_origin(hint) or hint,)
 
 
-def _is_unsayable(kind: Any) -> bool:
-    """Whether no text says values of a type: arrays, and functions such as schedules of rates."""
-    return kind is Callable or getattr(kind, "__module__", "").partition(".")[0] in ("jax", "jaxlib", "numpy")
+def _is_unsaid(hint: Any) -> bool:
+    """Whether it is the type of arrays, or of functions."""
+    return hasattr(hint, "dtype") or typing.get_origin(hint) is Callable
 
 
 def _is_of(value: Any, kind: Any) -> bool:

@@ -118,18 +118,21 @@ def without_unread(
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     compared = all_arms.algorithm_arms(settings) if arms is None else arms
     conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
-    names = {calls.short_name(name) for name in typed}
-    unread_settings = [each for each in unread(conditions, names) if each.setting not in values]
-    readers.refuse(each for each in unread_settings if each.setting in names)
+    paths = set(map(calls.argument_path, typed))
+    swept = set(map(calls.argument_path, values))
+    unread_settings = [
+        each for each in unread(conditions, typed) if calls.argument_path(each.setting) not in swept
+    ]
     left_out = []
     for each in unread_settings:
-        name, _, argument = calls.argument_path(each.setting).partition(".")
-        if argument:
-            kept: dict[str, Any] = {name: calls.grammar(name).without(getattr(settings, name), (argument,))}
-            settings = dataclasses.replace(settings, **kept)
-            left_out.append(each)
-        elif getattr(settings, name) != DEFAULTS[name]:
-            settings = settings.changed({name: DEFAULTS[name]})
+        path = calls.argument_path(each.setting)
+        name, dot, argument = path.partition(".")
+        if paths & {path, name}:
+            readers.refuse([each])
+        text = getattr(settings, name)
+        if text != DEFAULTS[name] and (not dot or calls.says(name, text, argument)):
+            rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]
+            settings = dataclasses.replace(settings, **{name: rest})
             left_out.append(each)
     return settings, left_out
 

@@ -52,9 +52,12 @@ def test_what_fits_is_not_refused_and_what_just_does_not_is(monkeypatch):
 
 
 def test_epochs_are_counted_once_the_clients_are_known():
-    settings = Settings(algorithm="fedbuff", model="softmax", client_trips=50, local_epochs=2 * 10**9)
+    settings = Settings(
+        algorithm="fedbuff", model="softmax", client_trips=50, **{"client_work.local_epochs": 2 * 10**9}
+    )
     with pytest.raises(
-        SettingError, match=r"local_epochs is 2000000000, but must be at most [\d,]+, for a client has"
+        SettingError,
+        match=r"^client_work.local_epochs is 2000000000, but must be at most [\d,]+, for a client has",
     ):
         make_experiments(settings)
 

@@ -57,7 +57,7 @@ COMMANDS = {
     # --partition=labels_per_client --labels_per_client=3 --smallest_client=5 --largest_client=20
     '--partition="labels_per_client(labels_per_client=3, smallest=5, largest=20)"': "6b43a0193532f8f2",
     # --protocol=open_arrivals --delay_mean=2 --failure_rate=0.1
-    "--protocol=open_arrivals --delay.mean=2 --failure_rate=0.1": "68530da890f6520f",
+    "--protocol=open_arrivals --delay.mean=2 --protocol.failure_rate=0.1": "68530da890f6520f",
 }
 
 

@@ -30,7 +30,7 @@ SMALL = Settings(
     algorithm="fedbuff", model="softmax", num_clients=12, concurrency=6, buffer_size=4, client_trips=60
 )
 # Delays that count server steps: nobody goes away there, and nothing fails.
-IN_STEPS = {"protocol": "drawn_staleness", "concurrency": None, "different_worlds": False}
+IN_STEPS = {"protocol": "drawn_staleness", "different_worlds": False}
 ARMS = {"timed": {"algorithm": "fedbuff"}, "in steps": {"algorithm": "fedbuff", **IN_STEPS}}
 
 
@@ -52,19 +52,28 @@ def test_the_world_is_said_once_and_holds_what_its_groups_hold():
         "partition",
         "delay",
         "availability",
-        "failure_rate",
+        "protocol.failure_rate",
         "dropout",
         "num_clients",
     ):
         assert name in OF_WORLD
-    for name in ("learning_rate", "buffer_size", "protocol", "rule_arguments", "seed", "model", "data_dir"):
+    for name in (
+        "learning_rate",
+        "buffer_size",
+        "protocol",
+        "protocol.restart",
+        "algorithm",
+        "seed",
+        "model",
+        "data_dir",
+    ):
         assert name not in OF_WORLD
 
 
 @pytest.mark.parametrize(
     ("name", "given", "shown"),
     [
-        ("failure_rate", 0.3, "0.3"),
+        ("protocol.failure_rate", 0.3, "0.3"),
         (
             "availability",
             "diurnal",
@@ -126,13 +135,15 @@ def test_what_is_compared_may_differ_in_all_else():
 
 
 def test_it_is_allowed_on_purpose():
-    assert len(resolve(arms(failure_rate=0.3, different_worlds=True), DataCache())) == 2
+    assert len(resolve(arms(**{"protocol.failure_rate": 0.3}, different_worlds=True), DataCache())) == 2
 
 
 def test_a_sweep_is_refused_under_the_condition_where_worlds_differ(tmp_path):
-    with pytest.raises(SettingError, match="With failure_rate=0.3.*failure_rate is 0.3"):
+    with pytest.raises(SettingError, match="With protocol.failure_rate=0.3.*protocol.failure_rate is 0.3"):
         common = SMALL.changed({"delay": "constant"})
-        run_sweep(common, {"failure_rate": [0.3]}, tmp_path / "sweep", arms=ARMS, show=lambda _: None)
+        run_sweep(
+            common, {"protocol.failure_rate": [0.3]}, tmp_path / "sweep", arms=ARMS, show=lambda _: None
+        )
     assert not (tmp_path / "sweep").exists()
 
 
@@ -140,19 +151,19 @@ def test_a_sweep_is_refused_under_the_condition_where_worlds_differ(tmp_path):
 def swept(tmp_path_factory):
     """A sweep whose two arms live in different worlds; what it said."""
     folder, said = tmp_path_factory.mktemp("worlds") / "sweep", []
-    settings = SMALL.changed({"failure_rate": 0.3, "different_worlds": True, "target_accuracy": 0.3})
+    settings = SMALL.changed({"protocol.failure_rate": 0.3, "different_worlds": True, "target_accuracy": 0.3})
     run_sweep(settings, {}, folder, arms=ARMS, baseline="timed", show=said.append, pictures="few")
     return folder, said
 
 
 def test_a_sweep_of_different_worlds_says_which_arm_lives_where_and_compares_none(swept):
     folder, said = swept
-    (head,) = [line for line in said if "failure_rate" in line]
+    (head,) = [line for line in said if "protocol.failure_rate" in line]
     assert "arm" in head
     rows = read_json(folder / "summary.json")["table"]
     by_label = {row["label"]: row for row in rows}
-    assert by_label["timed"]["condition"]["failure_rate"] == 0.3
-    assert by_label["in steps"]["condition"]["failure_rate"] == 0.0
+    assert by_label["timed"]["condition"]["protocol.failure_rate"] == 0.3
+    assert by_label["in steps"]["condition"]["protocol.failure_rate"] == 0.0
     assert by_label["timed"]["speed_up"] == 1.0
     assert by_label["in steps"]["speed_up"] is None
     assert (folder / "accuracy.png").is_file()
@@ -164,7 +175,7 @@ def test_a_report_says_which_run_lives_where(swept, tmp_path, monkeypatch):
     monkeypatch.setattr("jafl.sweeps.report._curves", lambda arm_runs, _: captions.append(arm_runs) or [])
     shutil.copytree(swept[0], tmp_path / "sweep")
     text = write_report(tmp_path / "sweep")[1].read_text()
-    assert "Runs live in different worlds: each row says which, by failure_rate" in text
+    assert "Runs live in different worlds: each row says which, by protocol.failure_rate" in text
     assert len(seed_means.by_condition(captions[0])) == 2, "curves of each world by themselves"
 
 
@@ -188,7 +199,7 @@ def test_a_comparison_of_different_worlds_tells_them_in_table_summary_and_pictur
 
     def differing(settings, **options):
         first, second = made(settings, **options)
-        other = dataclasses.replace(second.settings, failure_rate=0.3)
+        other = second.settings.changed({"protocol.failure_rate": 0.3})
         return [first, dataclasses.replace(second, settings=other)]
 
     monkeypatch.setattr(runner, "make_experiments", differing)
@@ -196,10 +207,13 @@ def test_a_comparison_of_different_worlds_tells_them_in_table_summary_and_pictur
     settings = SMALL.changed({"algorithm": "fedbuff,fedasync", "buffer_size": None})
     quiet(settings, tmp_path / "run", show=said.append, pictures="few")
     assert curves == [["fedbuff, world A", "fedasync, world B"]]
-    assert {"world A (fedbuff): failure_rate=0", "world B (fedasync): failure_rate=0.3"} <= {*said}
+    assert {
+        "world A (fedbuff): protocol.failure_rate=0",
+        "world B (fedasync): protocol.failure_rate=0.3",
+    } <= {*said}
     assert any(line.startswith("fedasync, world B  ") for line in said)
     summary = read_json(tmp_path / "run" / "summary.json")
-    assert summary["worlds"]["B"] == {"runs": ["fedasync"], "failure_rate": 0.3}
+    assert summary["worlds"]["B"] == {"runs": ["fedasync"], "protocol.failure_rate": 0.3}
     assert [row["world"] for row in summary["table"]] == ["A", "B"]
 
 

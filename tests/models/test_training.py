@@ -58,9 +58,11 @@ def source_of(name):
 
 
 def settings_of(name, tmp_path, **changes):
+    """Settings with this model, ``changes`` its arguments."""
     if name in ("bert", "distilbert") and "model_dir" not in changes:
-        changes["model_dir"] = write(tmp_path, name, tensors_of(name))
-    return Settings(model=name, algorithm="ace", **changes)
+        changes["model_dir"] = str(write(tmp_path, name, tensors_of(name)))
+    arguments = {f"model.{argument}": value for argument, value in changes.items()}
+    return Settings(model=name, algorithm="ace", **arguments)
 
 
 def started(model, source):
@@ -135,7 +137,7 @@ def test_training_the_head_alone_is_training_all_with_the_encoder_held_still(tmp
     model = dataclasses.replace(make_model(settings, source), dropout=False)
     history, params = trained(model, source, "fedbuff", steps=1)
     whole = dataclasses.replace(
-        make_model(dataclasses.replace(settings, fine_tune="all"), source), dropout=False
+        make_model(settings.changed({"model.fine_tune": "all"}), source), dropout=False
     )
     every = {**whole.init(jax.random.key(0), source.x), "head": params["head"]}
     schedule = history.schedule
@@ -162,7 +164,9 @@ def test_settings_reach_the_models(tmp_path):
     assert model.frozen["word_vectors"]["embedding"].shape == (len(PIECES), 3)
     with jax.enable_x64(True):
         for name in ("sent140_lstm", "character_lstm", "bert"):
-            model = make_model(settings_of(name, tmp_path / name, precision="float64"), source_of(name))
+            model = make_model(
+                settings_of(name, tmp_path / name).changed({"precision": "float64"}), source_of(name)
+            )
             shapes = jax.eval_shape(lambda model=model, x=source.x: model.init(jax.random.key(0), x))
             assert {leaf.dtype.name for leaf in jax.tree.leaves(shapes)} == {"float64"}
 
@@ -171,20 +175,25 @@ def test_settings_reach_the_models(tmp_path):
     ("name", "examples", "changes", "message"),
     [
         ("resnet18", "resnet18", {"normalization_layer": "batch"}, "no meaning across clients"),
-        ("bert", "mlp", {}, "model is 'bert'.*random has no texts"),
-        ("emnist_cnn", "bert", {}, "model is 'emnist_cnn'.*random has no images"),
+        ("bert", "mlp", {}, r"model is .bert[(].*random has no texts"),
+        ("emnist_cnn", "bert", {}, r"model is .emnist_cnn\b.*random has no images"),
         ("bertt", "bert", {}, "Did you mean 'bert'"),
-        ("mnist_1d_cnn", "mlp", {}, "model is 'mnist_1d_cnn'.*random has no signals"),
-        ("cnn", "mnist_1d_cnn", {}, "model is 'cnn'.*softmax, mlp or mnist_1d_cnn, for random has no images"),
-        ("character_lstm", "bert", {}, "model is 'character_lstm'.*the class of a whole text"),
-        ("character_lstm", "mlp", {}, "model is 'character_lstm'.*random has no texts"),
+        ("mnist_1d_cnn", "mlp", {}, r"model is .mnist_1d_cnn\b.*random has no signals"),
+        (
+            "cnn",
+            "mnist_1d_cnn",
+            {},
+            r"model is .cnn\b.*softmax, mlp or mnist_1d_cnn, for random has no images",
+        ),
+        ("character_lstm", "bert", {}, r"model is .character_lstm\b.*the class of a whole text"),
+        ("character_lstm", "mlp", {}, r"model is .character_lstm\b.*random has no texts"),
         (
             "mlp",
             "character_lstm",
             {},
-            "model is 'mlp'.*must be character_lstm, for random asks for the next token",
+            r"model is .mlp\b.*must be character_lstm, for random asks for the next token",
         ),
-        ("sent140_lstm", "character_lstm", {}, "model is 'sent140_lstm'.*the next token at each place"),
+        ("sent140_lstm", "character_lstm", {}, r"model is .sent140_lstm\b.*the next token at each place"),
     ],
 )
 def test_settings_that_do_not_fit(name, examples, changes, message, tmp_path):
@@ -204,6 +213,6 @@ def test_classes_unlike_the_datas_are_refused(tmp_path):
     source = source_of("bert")
     directory = write(tmp_path, "bert", tensors_of("bert", 5))
     with pytest.raises(SettingError, match=f"head in {directory}.* is 5, but must be the data's, 20"):
-        make_model(settings_of("bert", tmp_path, model_dir=directory), source)
+        make_model(settings_of("bert", tmp_path, model_dir=str(directory)), source)
     with pytest.raises(SettingError, match="model's number of classes is 2"):
         trained(models.emnist_cnn(2), source_of("cnn"), "fedbuff")

@@ -51,7 +51,9 @@ def make_schedule(
             initial_round=initial_round,
         )
         return schedule
-    except SettingError as error:
+    except SettingError as refused:
+        # What the factory itself says of the other settings, before it was said of the protocol.
+        error = refused.__cause__ if isinstance(refused.__cause__, SettingError) else refused
         place, _, argument = error.setting.partition("'s ")
         if place == "the availability":
             raise error.of(f"availability.{argument}") from error
