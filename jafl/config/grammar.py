@@ -586,7 +586,8 @@ class Grammar:
         """The call inside of ``call`` that has the argument, and the argument's name; ``way``: that to ``call``."""
         first, dot, rest = path.partition(".")
         first = self.other_names.get((call.name, first), first)
-        named = f"{self.setting}.{way}{path}" if way or dot else self._named(path)
+        whole = f"{self.setting}.{way}{path}"
+        named = whole if way or dot else self.short_names.get(path, whole)
         said = str(call)
         holders = self._holders(call, first)
         if not holders:
