@@ -102,16 +102,8 @@ def _unread_arguments(arms: Sequence[Settings], runs: Sequence[Settings]) -> lis
         for argument, value in given.items():
             usual = all(value == default for default in grammar.defaults(argument))
             if not usual and not any(grammar.heeds(text, argument, value) for text in run_texts):
-                having = [one for one, arguments in grammar.arguments().items() if argument in arguments]
-                here = dict.fromkeys(grammar.read(text).name for text in run_texts)
-                entries.append(
-                    Unread(
-                        calls.short_name(f"{name}.{argument}"),
-                        value,
-                        f"{name} is {join_with_or(having)}",
-                        f"{name} is {' and '.join(here)}",
-                    )
-                )
+                path = f"{name}.{argument}"
+                entries.append(Unread(calls.short_name(path), value, *why_unread(path, runs)))
     return entries
 
 
@@ -154,7 +146,16 @@ def _arguments(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
-    """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
+    """(which runs read a setting that none of ``runs`` reads, what these are instead), in words.
+
+    name: of a setting, or of an argument of a call: ``protocol.deadline``.
+    """
+    setting, dot, argument = name.partition(".")
+    if dot:
+        factories = calls.grammar(setting).arguments().items()
+        having = [factory for factory, arguments in factories if argument in arguments]
+        found = dict.fromkeys(_word(setting, run) for run in runs)
+        return f"{setting} is {join_with_or(having)}", f"{setting} is {' and '.join(found)}"
     cases: dict[str, None] = {}
     here: dict[str, None] = {}
     for case in DECLARED[name].readers.cases:

@@ -578,8 +578,8 @@ PLACES = ("data_dir", "cache_dir")
 DECIDE_NOTHING = (*PLACES, "different_worlds")
 # What makes the world of a run.
 OF_WORLD = (
-    *(name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES),
     "protocol.failure_rate",
+    *(name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES),
 )
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
 VARYING = tuple(

@@ -367,7 +367,11 @@ def _write_comparison(
         "accuracy": lambda: plots.accuracy_panels(curves, target=target_accuracy),
         **compared_schedules(schedules),
     }
-    if not any(DECLARED[name.partition(".")[0]].group in ("data", "partition") for one in worlds for name in one.settings):
+    if not any(
+        DECLARED[name.partition(".")[0]].group in ("data", "partition")
+        for one in worlds
+        for name in one.settings
+    ):
         figures["label_split"] = lambda: label_split(federation)
     with part("pictures"):
         undrawn = draw(parent.path, figures, "none" if pictures == "none" else "all")
