@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from jafl.base.errors import unknown_name
-from jafl.config.calls import CALLS, grammar
+from jafl.config.calls import CALLS, SHORT_NAMES, grammar
 from jafl.config.declaration import GROUPS, Case, State, describe_case
-from jafl.config.settings import DECLARED, DEFAULTS, HELP, TYPES
+from jafl.config.settings import DECLARED, DEFAULTS, HELP, MOST_USED, SHORT_HELP, TYPES
 
 WIDTH = 100
 MOST_LISTED = 4  # of longer lists of readers the setting's own text tells
@@ -49,9 +49,8 @@ def short(command: str, flags: Iterable[Explained]) -> str:
 
     command: how the program is called, ``python run.py``.
     """
-    most_used = [
-        _setting(name)._replace(text=HELP[name]) for name, declared in DECLARED.items() if declared.most_used
-    ]
+    texts = HELP | SHORT_HELP
+    most_used = [_setting(name)._replace(text=texts[name]) for name in MOST_USED]
     names = [_wrapped(f"{title}: {', '.join(_names(group))}", indent="  ") for group, title in GROUPS.items()]
     return "\n".join(
         [
@@ -73,8 +72,8 @@ def full(command: str, flags: Iterable[Explained]) -> str:
 
 def of_setting(name: str) -> str:
     """What a setting is, and what it can be; raises SettingError for an unknown one, with the nearest name."""
-    if name not in HELP:
-        raise unknown_name("help", name, HELP)
+    if name not in HELP | SHORT_HELP:
+        raise unknown_name("help", name, HELP | SHORT_HELP)
     text = _explained(_setting(name))
     return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
 
@@ -99,11 +98,22 @@ def _section(title: str, flags: Iterable[Explained]) -> str:
 
 
 def _names(group: str) -> list[str]:
-    return [name for name, declared in DECLARED.items() if declared.group == group]
+    """The names of its settings, after each the short ones of its arguments."""
+    short_names = {name: path.partition(".")[0] for name, path in SHORT_NAMES.items()}
+    return [
+        each
+        for name, declared in DECLARED.items()
+        if declared.group == group
+        for each in (name, *(short for short, setting in short_names.items() if setting == name))
+    ]
 
 
 def _setting(name: str) -> Explained:
-    """A setting, with the runs that read it where not all do."""
+    """A setting, with the runs that read it where not all do, or an argument under its short name."""
+    if name in SHORT_HELP:
+        return Explained(
+            name, None, f"{SHORT_HELP[name]} A short name of --{SHORT_NAMES[name]}.", is_switch=False
+        )
     cases = [describe_case(_short(case)) for case in DECLARED[name].readers.cases]
     only = f" Only where {', or '.join(cases)}." if all(cases) else ""
     return Explained(name, DEFAULTS[name], HELP[name] + only, is_switch=bool in TYPES[name])

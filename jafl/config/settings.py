@@ -568,6 +568,11 @@ HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclas
 DECLARED: dict[str, Declaration] = {
     field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
 }
+# What --help explains.
+MOST_USED = (
+    *(name for name, declared in DECLARED.items() if declared.most_used),
+    *("concurrency", "buffer_size", "client_trips"),
+)
 # {name in earlier files and commands: today's}
 RENAMED = {declared.earlier_name: name for name, declared in DECLARED.items() if declared.earlier_name}
 # Pairs of which at most one is given.
