@@ -76,7 +76,7 @@ def test_a_public_name_on_no_page_is_refused(monkeypatch):
 def test_a_rule_s_page_says_its_defaults_and_where_it_was_tried():
     page = reference.pages()["reference/rules/fedavg.md"]
     assert "::: jafl.rules.fedavg.fedavg" in page
-    assert "| `fedavgm` | 0.1 | 1 |" in page and "`server_momentum=0.9`" in page
+    assert "| `fedavgm` | 0.1 | 1 |" in page and "`server_optimizer.momentum=0.9`" in page
     assert "../results/fedbuff_table1.md" in page
 
 

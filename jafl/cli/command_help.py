@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jafl.base.errors import unknown_name
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS
-from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
+from jafl.config.settings import DECLARED, DEFAULTS, HELP, MOST_USED, SHORT_HELP, TYPES
 
 WIDTH = 100
 USAGE = """Simulates asynchronous federated learning: flags in, a run directory out.
@@ -48,9 +48,8 @@ def short(command: str, flags: Iterable[Explained]) -> str:
 
     command: how the program is called, ``python run.py``.
     """
-    most_used = [
-        _setting(name)._replace(text=HELP[name]) for name, declared in DECLARED.items() if declared.most_used
-    ]
+    texts = HELP | SHORT_HELP
+    most_used = [_setting(name)._replace(text=texts[name]) for name in MOST_USED]
     names = [_wrapped(f"{title}: {', '.join(_names(group))}", indent="  ") for group, title in GROUPS.items()]
     return "\n".join(
         [
@@ -119,10 +118,21 @@ def _section(title: str, flags: Iterable[Explained]) -> str:
 
 
 def _names(group: str) -> list[str]:
-    return [name for name, declared in DECLARED.items() if declared.group == group]
+    """The names of its settings, after each the short ones of its arguments."""
+    short_names = {name: path.partition(".")[0] for name, path in SHORT_NAMES.items()}
+    return [
+        each
+        for name, declared in DECLARED.items()
+        if declared.group == group
+        for each in (name, *(short for short, setting in short_names.items() if setting == name))
+    ]
 
 
 def _setting(name: str) -> Explained:
+    """A setting, or an argument under its short name."""
+    if name in SHORT_HELP:
+        text = f"{SHORT_HELP[name]} A short name of --{SHORT_NAMES[name]}."
+        return Explained(name, None, text, is_switch=False)
     return Explained(name, DEFAULTS[name], HELP[name], is_switch=bool in TYPES[name])
 
 

@@ -454,8 +454,10 @@ def argument(settings: Mapping[str, Any], name: str) -> Any:
     text = settings.get(setting)
     if not dot or not isinstance(text, str) or (setting in LISTS and len(items(setting, text)) != 1):
         return None if dot else text
-    has = grammar(setting).has(text, path.partition(".")[0])
-    return grammar(setting).value(text, path) if has else None
+    grammar(setting).read(text)
+    with contextlib.suppress(SettingError):
+        return grammar(setting).value(text, path)
+    return None
 
 
 def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -49,7 +49,6 @@ class Declaration:
       preset: whether an algorithm's preset fills it in where it is left out; of a call the arguments that it fills
         in, and the setting's own name where it decides the factory.
       excludes: the setting that must not be given beside it.
-      most_used: whether --help explains it, too.
     """
 
     group: str
@@ -57,4 +56,3 @@ class Declaration:
     varying: tuple[str, ...] = ()
     preset: bool | tuple[str, ...] = False
     excludes: str = ""
-    most_used: bool = False

@@ -92,7 +92,7 @@ def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping
     swept = {
         name
         for name in (conditions[0][0] if conditions else ())
-        if all(value[name] in [arm.value(name) for arm in arms.values()] for value, arms in conditions)
+        if all(value[name] in [arm.argument(name) for arm in arms.values()] for value, arms in conditions)
     }
     refuse_unread([arms for _, arms in conditions], swept)
 

@@ -57,12 +57,12 @@ class Settings:
         "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
-        Declaration("run", most_used=True, varying=("exponent", "slope", "threshold", "rate")),
+        Declaration("run", varying=("exponent", "slope", "threshold", "rate")),
     )
     seed: str = _setting(
         "0",
         "Seed of the partition, schedule, initial model, shuffles and noise. Several, with commas: 0,1,2.",
-        Declaration("run", most_used=True),
+        Declaration("run"),
     )
     protocol: str = _setting(
         "default",
@@ -115,7 +115,7 @@ class Settings:
         "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
         "(once --prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in data_dir); "
         "run.py help dataset lists all arguments.",
-        Declaration("data", most_used=True),
+        Declaration("data"),
     )
     data_dir: str | None = _setting(
         None,
@@ -133,7 +133,6 @@ class Settings:
         "Number of clients.",
         Declaration(
             "partition",
-            most_used=True,
         ),
     )
     partition: str | None = _setting(
@@ -142,7 +141,7 @@ class Settings:
         "non-IID, 100 nearly IID), labels_per_client(labels_per_client=2) (WKAFL), "
         "label_groups([(10, [4, 5]), (5, [0, 1])]) (FedStaleWeight), natural (as the data set comes). "
         "--partition.alpha=0.1 changes one argument. Default: natural where there is one, else dirichlet.",
-        Declaration("partition", most_used=True),
+        Declaration("partition"),
     )
     richest_last: str = _setting(
         "",
@@ -208,7 +207,7 @@ class Settings:
         "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
         "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), ...; run.py help model lists them. Default: "
         "mlp; character_lstm for python_source.",
-        Declaration("model", most_used=True),
+        Declaration("model"),
     )
     server_examples: int = _setting(
         0,
@@ -237,7 +236,7 @@ class Settings:
         "Law of trip durations, a call of jafl.delays: exponential, gamma(mean=1.0, shape=2), "
         "groups([(10, uniform(1, 2)), (5, exponential(9))]), duration_trace('FILE.csv'), ...; each trip draws anew, "
         "in once_per_client(LAW) each client. --delay.shape=2 changes one argument; run.py help delay lists them.",
-        Declaration("delay", most_used=True),
+        Declaration("delay"),
     )
     client_optimizer: str = _setting(
         "default",
@@ -432,6 +431,12 @@ HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclas
 DECLARED: dict[str, Declaration] = {
     field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
 }
+# What --help explains: the ten that everybody uses, and what else a run is made of.
+MOST_USED = (
+    *("algorithm", "num_clients", "concurrency", "buffer_size", "client_trips"),
+    *("learning_rate", "server_learning_rate", "local_steps", "batch_size", "seed"),
+    *("dataset", "partition", "model", "delay"),
+)
 # Pairs of which at most one is given.
 EXCLUSIVE = tuple((name, declared.excludes) for name, declared in DECLARED.items() if declared.excludes)
 # Settings that say where data lie: data in another place do not make another run.
@@ -440,8 +445,8 @@ PLACES = ("data_dir", "cache_dir")
 DECIDE_NOTHING = (*PLACES, "different_worlds")
 # What makes the world of a run.
 OF_WORLD = (
-    *(name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES),
     "protocol.failure_rate",
+    *(name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES),
 )
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
 VARYING = tuple(

@@ -7,48 +7,40 @@ import re
 
 import pytest
 
-from jafl import data, models, rules
+from jafl import data
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
-from jafl.config import arms, grid, presets
-from jafl.config.builders import PROTOCOLS, algorithm, make_partition, make_source
+from jafl.config import arms, calls, grid, presets
+from jafl.config.builders import make_partition, make_source
+from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.declaration import BY_ARGUMENT, GROUPS, Readers, State
 from jafl.config.experiment import make_experiments
+from jafl.config.grammar import _kinds
 from jafl.config.parsing import refused_as
 from jafl.config.settings import (
     DECLARED,
     EXCLUSIVE,
-    FILLED_BY_PRESETS,
     FORMAT,
     HELP,
+    MOST_USED,
     NOT_SETTINGS,
     OF_FEDERATION,
     RENAMED,
-    TRIPS_PER_STEP,
+    SHORT_HELP,
     TYPES,
     VARYING,
     Settings,
     choice_arguments,
+    filled_by_preset,
     readers_by,
     source_settings,
 )
 from jafl.privacy.mechanisms import MECHANISMS
-from jafl.rules.staleness import STALENESS_WEIGHTS
-from jafl.schedule.protocol import REPLACE_LOST, RESTARTS
-from jafl.schedule.synchronous import COHORTS
 
 # {a setting that distinguishes readers: {its values: the functions that take their settings}}
 FUNCTIONS = {
     "mechanism": dict.fromkeys(MECHANISMS),
     "protocol": PROTOCOLS,
     "dataset": data.SOURCES,
-    "model": models.MODELS,
-    "algorithm": rules.RULES,
-    "staleness_weight": STALENESS_WEIGHTS,
-    "client_optimizer": algorithm.CLIENT_OPTIMIZERS,
-    "server_optimizer": algorithm.SERVER_OPTIMIZERS,
-    "restart": dict.fromkeys(RESTARTS),
-    "replace_lost": dict.fromkeys(REPLACE_LOST),
-    "cohorts": dict.fromkeys(COHORTS),
 }
 
 
@@ -80,31 +72,49 @@ def test_every_group_has_settings():
     assert {declared.group for declared in DECLARED.values()} == set(GROUPS)
 
 
-@pytest.mark.parametrize("setting", ["dataset", "staleness_weight"])
-def test_readers_take_every_argument_that_is_declared_for_them(setting):
-    for value, function in FUNCTIONS[setting].items():
-        names = choice_arguments(setting, value)
+def test_readers_take_every_argument_that_is_declared_for_them():
+    for value, function in FUNCTIONS["dataset"].items():
+        names = choice_arguments("dataset", value)
         assert all(takes(function, argument) for argument in names), value
-    assert choice_arguments("staleness_weight", "hinge") == {
-        "slope": "staleness_slope",
-        "threshold": "staleness_threshold",
-    }
+    assert choice_arguments("dataset", "mnist_1d")["examples"] == "mnist_1d_examples"
+
+
+@pytest.mark.parametrize("name", SHORT_NAMES)
+def test_every_short_name_is_that_of_an_argument_and_has_help(name):
+    setting, _, argument = SHORT_NAMES[name].partition(".")
+    assert any(argument in arguments for arguments in calls.grammar(setting).arguments().values())
+    assert re.fullmatch(r"(?s)\S.*[.)]", SHORT_HELP[name])
+    assert name not in TYPES
+    assert getattr(Settings, name).path == SHORT_NAMES[name]
+    assert set(SHORT_HELP) == set(SHORT_NAMES)
 
 
 def test_ten_settings_are_the_ones_used_most():
-    assert sum(declared.most_used for declared in DECLARED.values()) == 10
+    assert len(set(MOST_USED)) == len(MOST_USED) == 10
+    assert set(MOST_USED) <= {*TYPES, *SHORT_NAMES}
 
 
 def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule():
     for name in VARYING:
-        assert float in TYPES[name]
-        assert DECLARED[name].group in ("training", "server", "privacy", "output")
+        setting, dot, argument = calls.argument_path(name).partition(".")
+        assert DECLARED[setting].group in ("training", "server", "privacy", "output", "run")
+        if not dot:
+            assert float in TYPES[name]
+            continue
+        grammar = calls.grammar(setting)
+        factories = [*grammar.factories, *grammar.inner]
+        assert any(float in _kinds(grammar._hints(each).get(argument, str)) for each in factories)
 
 
 def test_presets_fill_in_what_is_declared_for_them():
     for preset in (presets.COMMON, *presets.PRESETS.values()):
-        assert set(preset) - {"rule"} <= set(FILLED_BY_PRESETS)
-    assert all(type(None) in TYPES[name] for name in FILLED_BY_PRESETS)
+        filled = {name for name in preset if name != "rule" and not filled_by_preset(name)}
+        assert filled <= {
+            "protocol",
+            "client_optimizer",
+            "client_work",
+        }  # calls of which it has some arguments
+    assert not any(map(filled_by_preset, ("seed", "num_clients", "protocol.deadline", "client_optimizer.b1")))
 
 
 # The lists that follow
@@ -142,11 +152,7 @@ OF_SYNTHETIC = {
     "synthetic_shared_labels",
     "num_clients",
 }
-CLIENTS_COME_AND_GO = {
-    "availability",
-    "failure_rate",
-    "dropout",
-}
+CLIENTS_COME_AND_GO = {"availability", "dropout"}
 
 
 def test_what_a_data_set_and_a_federation_depend_on():
@@ -164,34 +170,16 @@ def test_what_a_data_set_and_a_federation_depend_on():
     assert by_argument == OF_SOME_DATA_SETS - {"data_seed", "resample_data"}
 
 
-LIMITS = {"most_trips", "smallest_gap"}
-
-
 def test_what_only_some_protocols_read():
     read = {
         protocol: {name for name, protocols in readers_by("protocol").items() if protocol in protocols}
         for protocol in PROTOCOLS
     }
     assert read == {
-        "asynchronous": CLIENTS_COME_AND_GO
-        | {"concurrency", "buffer_size", "restart"}
-        | {"cancel_at_step", "staleness_limit", "too_stale", "flush_after", "replace_lost", "trip_time_out"}
-        | LIMITS,
-        "synchronous": CLIENTS_COME_AND_GO
-        | {
-            "concurrency",
-            "cohort_size",
-            "over_selection",
-            "cohorts",
-            "deadline",
-            "min_reports",
-            "participation",
-        }
-        | LIMITS,
-        "open_arrivals": CLIENTS_COME_AND_GO
-        | {"concurrency", "buffer_size", "restart", "start_rate", "starts", "exclude_busy"}
-        | LIMITS,
-        "drawn_staleness": {"buffer_size"} | LIMITS,
+        "asynchronous": CLIENTS_COME_AND_GO,
+        "synchronous": CLIENTS_COME_AND_GO,
+        "open_arrivals": CLIENTS_COME_AND_GO,
+        "drawn_staleness": set(),
     }
     assert TRIPS_PER_STEP == {
         "asynchronous": "buffer_size",
@@ -199,46 +187,40 @@ def test_what_only_some_protocols_read():
         "drawn_staleness": "buffer_size",
         "synchronous": "cohort_size",
     }
-
-
-def test_what_only_some_models_read():
-    assert readers_by("model") == {
-        "hidden_sizes": ("mlp", "character_lstm"),
-        "channels": ("cnn",),
-        "normalization_layer": ("resnet18",),
-        "embeddings_file": ("sent140_lstm",),
-        "model_dir": ("distilbert", "bert"),
-        "fine_tune": ("distilbert", "bert"),
-    }
+    assert readers_by("model") == readers_by("algorithm") == {}
 
 
 def test_what_presets_fill_in_what_varies_and_what_excludes_what():
-    assert set(FILLED_BY_PRESETS) == {
-        "protocol",
+    arguments = {
+        calls.short_name(f"{setting}.{argument}")
+        for setting in calls.CALLS
+        for names in calls.grammar(setting).arguments().values()
+        for argument in names
+        if filled_by_preset(f"{setting}.{argument}") and DECLARED[setting].preset is not True
+    }
+    assert arguments == {
         "concurrency",
         "buffer_size",
-        "cohort_size",
+        "protocol.cohort_size",
+        "protocol.restart",
         "learning_rate",
         "local_steps",
-        "local_epochs",
-        "proximal",
-        "restart",
-        "memory_precision",
-        "server_learning_rate",
-        "server_optimizer",
-        "server_momentum",
+        "client_work.local_epochs",
+        "client_work.proximal",
     }
+    assert [name for name in TYPES if DECLARED[name].preset is True] == ["server_optimizer"]
+    assert filled_by_preset("server_learning_rate") and filled_by_preset("learning_rate")
     assert set(VARYING) == {
         "learning_rate",
-        "client_momentum",
-        "proximal",
-        "l2",
+        "client_optimizer.momentum",
+        "client_work.proximal",
+        "client_work.l2",
         "server_learning_rate",
-        "server_momentum",
-        "staleness_exponent",
-        "staleness_slope",
-        "staleness_threshold",
-        "staleness_rate",
+        "server_optimizer.momentum",
+        "algorithm.exponent",
+        "algorithm.slope",
+        "algorithm.threshold",
+        "algorithm.rate",
         "clip_norm",
         "noise_multiplier",
         "epsilon",
@@ -247,8 +229,6 @@ def test_what_presets_fill_in_what_varies_and_what_excludes_what():
     }
     assert EXCLUSIVE == (
         ("test_folds", "test_fraction"),
-        ("client_trips", "server_steps"),
-        ("local_steps", "local_epochs"),
         ("noise_multiplier", "epsilon"),
     )
 
@@ -264,10 +244,10 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
     [
         ({"concurrency": 101}, "concurrency", 101),
         ({"algorithm": "fedbuf"}, "algorithm", "fedbuf"),
-        ({"server_steps": 10}, "client_trips", 50),
-        ({"cohort_size": 3}, "cohort_size", 3),
+        ({"server_steps": 10}, "server_steps", 10),
+        ({"protocol.cohort_size": 3}, "protocol.cohort_size", 3),
         ({"tokens": 3}, "tokens", 3),
-        ({"fine_tune": "head"}, "fine_tune", "head"),
+        ({"model.fine_tune": "head"}, "model.fine_tune", None),
         ({"seed": "one"}, "seed", "one"),
         ({"delay": "uniform(low=-1)"}, "delay.low", -1.0),
         ({"delay": "log_normal(sigma=-1)"}, "delay.sigma", -1.0),
@@ -294,13 +274,18 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
         ({"partition": "iid(seed=-1)"}, "partition.seed", -1),
         ({"dataset": "synthetic", "synthetic_alpha": -1.0}, "synthetic_alpha", -1.0),
         ({"richest_last": "0,x"}, "richest_last", "0,x"),
-        ({"algorithm": "wkafl", "protocol": "open_arrivals"}, "protocol", "open_arrivals"),
-        ({"algorithm": "gsgm", "protocol": "open_arrivals"}, "protocol", "open_arrivals"),
-        ({"protocol": "open_arrivals", "restart": "after_step"}, "restart", "after_step"),
-        ({"replace_lost": "after_step"}, "replace_lost", "after_step"),
-        ({"algorithm": "wkafl", "replace_lost": "after_time_out"}, "trip_time_out", None),
-        ({"staleness_exponent": -1.0}, "staleness_exponent", -1.0),
-        ({"server_momentum": 1.0}, "server_momentum", 1.0),
+        ({"algorithm": "wkafl", "protocol": "open_arrivals"}, "protocol", "open_arrivals(client_trips=50)"),
+        ({"algorithm": "gsgm", "protocol": "open_arrivals"}, "protocol", "open_arrivals(client_trips=50)"),
+        ({"protocol": "open_arrivals", "protocol.restart": "after_step"}, "protocol.restart", "after_step"),
+        ({"protocol.replace_lost": "after_step"}, "protocol.replace_lost", "after_step"),
+        ({"algorithm": "wkafl", "protocol.replace_lost": "after_time_out"}, "protocol.trip_time_out", None),
+        ({"algorithm.staleness_weight.exponent": -1.0}, "algorithm.staleness_weight.exponent", -1.0),
+        ({"server_optimizer.momentum": 1.0}, "server_optimizer.momentum", 1.0),
+        ({"learning_rate": "nan"}, "learning_rate", "nan"),
+        ({"client_optimizer": "sgd(-1)"}, "learning_rate", -1.0),
+        ({"protocol": "asynchronous(concurrency=101)"}, "concurrency", 101),
+        ({"client_work": "client_work(local_epochs=0)"}, "client_work.local_epochs", 0),
+        ({"model": "mlp(hidden_sizes=[0])"}, "model.hidden_sizes", 0),
     ],
 )
 def test_a_refusal_carries_the_setting_and_its_value(changes, setting, value):
@@ -313,7 +298,7 @@ def test_a_refusal_carries_the_setting_and_its_value(changes, setting, value):
 def test_refusals_of_names_files_sweeps_and_arms_carry_the_setting(tmp_path):
     for refuse, setting in (
         (lambda: Settings.from_mapping({"bufer_size": 5}), "bufer_size"),
-        (lambda: Settings.from_mapping({"buffer_size": "5"}), "buffer_size"),
+        (lambda: Settings.from_mapping({"buffer_size": "x"}), "buffer_size"),
         (lambda: Settings.from_file(str(tmp_path / "none.json")), "config"),
         (lambda: Settings.from_mapping({"delay.mean": "x"}), "delay.mean"),
         (lambda: Settings.from_mapping({"delay.law.mean": "x"}), "delay.mean"),
@@ -323,7 +308,8 @@ def test_refusals_of_names_files_sweeps_and_arms_carry_the_setting(tmp_path):
         (lambda: Settings.from_mapping({"availability.share": 0.5}), "availability.share"),
         (lambda: Settings.from_mapping({"dropout.time": 5}), "dropout.time"),
         (lambda: Settings().changed({"delay": "gama"}, {"delay.shape": 1}), "delay"),
-        (lambda: grid.parse("learning_rate=1,x"), "learning_rate in sweep"),
+        (lambda: Settings().changed({"learning_rate": "x"}), "learning_rate"),
+        (lambda: grid.parse("clip_norm=1,x"), "clip_norm in sweep"),
         (lambda: grid.parse("delay.mean=1,1"), "delay.mean in sweep"),
         (lambda: grid.parse("seed=1,2"), "seed in sweep"),
         (lambda: grid.parse("=1"), "sweep"),
@@ -431,14 +417,15 @@ GOOD = {
         ({**GOOD, "num_clients": 10.5}, ["num_clients is 10.5", "a whole number"]),
         ({**GOOD, "num_clients": True}, ["num_clients is True", "a whole number"]),
         ({**GOOD, "num_clients": None}, ["num_clients is None", "a whole number"]),
-        ({**GOOD, "buffer_size": "5"}, ["buffer_size is '5'", "a whole number or null"]),
+        ({**GOOD, "buffer_size": "x"}, ["buffer_size is 'x'", "a whole number"]),
+        ({**GOOD, "devices": "5"}, ["devices is '5'", "a whole number or null"]),
         ({**GOOD, "partition.alpha": "small"}, ["partition.alpha is 'small'", "a number"]),
         ({**GOOD, "seed": 0}, ["seed is 0", "text"]),
         ({**GOOD, "train_accuracy": 1}, ["train_accuracy is 1", "true or false"]),
-        ({**GOOD, "format": 3}, ["format in", "config.json is 3", "2, this version's"]),
-        ({**GOOD, "format": 1}, ["format in", "config.json is 1", "2, this version's"]),
-        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "2, this version's"]),
-        ([1, 2], ["format in", "2, this version's"]),
+        ({**GOOD, "format": 2}, ["format in", "config.json is 2", "3, this version's"]),
+        ({**GOOD, "format": 1}, ["format in", "config.json is 1", "3, this version's"]),
+        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "3, this version's"]),
+        ([1, 2], ["format in", "3, this version's"]),
         ("{not JSON", ["config is", "config.json', but is not JSON"]),
         (b"\xff\xfe\x00", ["config is", "config.json', but is not JSON"]),
         (None, ["config is", "config.json', but cannot be read: No such file"]),
