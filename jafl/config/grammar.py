@@ -164,6 +164,8 @@ class Grammar:
         partner = self._partner(name)
         if value is not None and given.get(partner) is not None:
             del given[partner]
+        if value is None and name in self.supplied:
+            del given[name]  # filled in as if it had not been given
         holder.arguments.clear()
         holder.arguments.update(
             (each, given[each]) for each in self._parameters(holder.name) if each in given

@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
 
 def config(**content):
-    return json.dumps({"format": 2, "algorithm": "fedbuff", "model": "softmax", **content})
+    return json.dumps({"format": 3, "algorithm": "fedbuff", "model": "softmax", **content})
 
 
 def npz(**arrays):
@@ -55,7 +55,7 @@ def from_flags(content, words, typed=""):
 
 def changed(**digests):
     """A run that is over, of which a file has not the digest that its summary tells."""
-    summary = {"format": 2, "status": "finished", "target_accuracy": 0.95, "digests": digests}
+    summary = {"format": 3, "status": "finished", "target_accuracy": 0.95, "digests": digests}
     return {"o/config.json": config(seed="0"), "o/metrics.jsonl": "", "o/summary.json": json.dumps(summary)}
 
 
@@ -247,7 +247,7 @@ ALONE = {
         {"o/comparison.json": config(digests={"comparison.json": "0"})}, "--resume --output_dir=o", "comparison.json has changed since it was written"
     ),
     "report of no digests": Row(
-        {**changed(), "o/summary.json": json.dumps({"format": 2, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
+        {**changed(), "o/summary.json": json.dumps({"format": 3, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
     ),
     "report with settings": Row({"a/x": ""}, "--report=a --seed=1", "seed is '1' ... left out with --report"),
     "prepare unknown": Row({}, "--prepare=minst", "'minst' ... 'mnist'"),

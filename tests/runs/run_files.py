@@ -4,8 +4,10 @@
 partition: softmax regression, a client's whole data set as one batch, one local step.
 """
 
+import ast
 import json
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -85,11 +87,21 @@ def replay(folder: pathlib.Path, dtype: type = np.float64) -> Iterator[Step]:
     """Yields every server step of a run of fedbuff, fedasync, fedavg or fedavgm, from its files alone."""
     config = read_json(folder / "config.json")
     schedule = read_arrays(folder / "schedule.npz")
-    assert (config["model"], config["batch_size"], config["local_steps"]) == ("softmax", 0, 1)
-    assert config["client_optimizer"] == config["server_optimizer"] == "sgd"
+
+    def value(setting: str, argument: str) -> Any:
+        """The argument of a call: of "sgd(learning_rate=0.1)", for example."""
+        found = re.search(rf"\b{argument}=([^,()]+)", config[setting])
+        return ast.literal_eval(found[1]) if found else None
+
+    assert config["model"] == "softmax"
+    assert (value("client_work", "batch_size"), value("client_work", "local_steps")) == (0, 1)
+    assert config["client_optimizer"].startswith("sgd(") and config["server_optimizer"].startswith("sgd(")
+    algorithm = config["algorithm"].partition("(")[0]
     data = [Split(one.x.astype(dtype), one.y) for one in clients(folder)]
-    rate, server_rate = dtype(config["learning_rate"]), dtype(config["server_learning_rate"])
-    l2 = dtype(config["l2"] or 0)
+    rate, server_rate = (
+        dtype(value(setting, "learning_rate")) for setting in ("client_optimizer", "server_optimizer")
+    )
+    l2 = dtype(value("client_work", "l2") or 0)
     versions = [np.zeros((65, 10), dtype)]
     velocity = np.zeros((65, 10), dtype)
     for step in range(len(schedule["step_time"])):
@@ -101,16 +113,18 @@ def replay(folder: pathlib.Path, dtype: type = np.float64) -> Iterator[Step]:
         ]
         updates = [-rate * (slope + l2 * start) for start, (_, slope) in zip(starts, work, strict=True)]
         late = (step - schedule["download_version"][trips]).astype(dtype)
-        discount = (1 + late) ** dtype(-config["staleness_exponent"])
+        discount = (1 + late) ** dtype(-(value("algorithm", "exponent") or 0))
         model = versions[-1]
-        if config["algorithm"] == "fedbuff":
+        if algorithm == "fedbuff":
             weighted = [s * update for s, update in zip(discount, updates, strict=True)]
             model = model + server_rate * sum(weighted) / dtype(len(trips))
-        elif config["algorithm"] == "fedasync":
+        elif algorithm == "fedasync":
             share = server_rate * discount[0]
             model = (1 - share) * model + share * (starts[0] + updates[0])
         else:
-            velocity = dtype(config["server_momentum"] or 0) * velocity + sum(updates) / dtype(len(trips))
+            velocity = dtype(value("server_optimizer", "momentum") or 0) * velocity + sum(updates) / dtype(
+                len(trips)
+            )
             model = model + server_rate * velocity
         versions.append(model)
         yield Step(schedule["client"][trips], np.array([loss for loss, _ in work]), updates, model)

@@ -15,7 +15,7 @@ from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import input_digests, input_files
 from jafl.config.resolution import resolve
-from jafl.config.settings import DECLARED, HELP, PLACES, Settings
+from jafl.config.settings import Settings
 from jafl.runs.directory.reader import find_runs
 from jafl.sweeps import seed_means
 from jafl.sweeps.report import write_report
@@ -57,33 +57,23 @@ def over(tmp_path, name):
     return dataclasses.replace(SMALL, **{name.partition(".")[0]: value})
 
 
-def test_every_setting_that_names_a_file_says_so():
-    """Of a setting that comes later the name or the help tells that it names one."""
-    words = ("file with", "file ", "folder", "directory", "vocab.txt")
-    named = {name for name in DECLARED if any(word in HELP[name].lower() for word in words)}
-    named |= {name for name in DECLARED if name.endswith(("_file", "_dir", "_vocabulary", "_path"))}
-    not_named = {"python_source", "dataset", "most_characters", "data_seed"}
-    not_named |= {"delay", "availability"}  # whose calls say which arguments are files
-    assert named - not_named - {*PLACES} == {name for name, declared in DECLARED.items() if declared.files}
-
-
 def test_what_lies_in_a_folder_counts_file_by_file(tmp_path):
     for name in ("config.json", "model.safetensors", "vocab.txt", "notes.txt"):
         (tmp_path / name).write_text(name)
-    files = input_files({"model_dir": str(tmp_path), "embeddings_file": "~/glove.txt", "delay": "gamma"})
-    assert list(files) == [
-        "embeddings_file",
-        "model_dir/config.json",
-        "model_dir/model.safetensors",
-        "model_dir/vocab.txt",
+    files = input_files({"model": "sent140_lstm(embeddings_file='~/glove.txt')", "delay": "gamma"})
+    assert list(files) == ["model.embeddings_file"]
+    assert "~" not in str(files["model.embeddings_file"])
+    settings = dataclasses.replace(SMALL, model=f"bert(model_dir={str(tmp_path)!r})")
+    assert list(input_files(vars(settings))) == [
+        "model.model_dir/config.json",
+        "model.model_dir/model.safetensors",
+        "model.model_dir/vocab.txt",
     ]
-    assert "~" not in str(files["embeddings_file"])
-    settings = dataclasses.replace(SMALL, model_dir=str(tmp_path))
     source = DataCache().source(SMALL)
     before = input_digests(settings, source)
     (tmp_path / "vocab.txt").write_text("more words")
     assert {what for what, digest in input_digests(settings, source).items() if digest != before[what]} == {
-        "model_dir/vocab.txt"
+        "model.model_dir/vocab.txt"
     }
 
 

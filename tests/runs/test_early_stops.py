@@ -98,7 +98,7 @@ def test_runs_of_a_sweep_stop_each_by_itself_alone_and_side_by_side(condition, t
         ({"stop_when": "validation_accuracy>=0.9"}, "test_accuracy, test_loss, train_loss"),
         ({"stop_when": "test_accuracy>=nan"}, "finite number"),
         (
-            {"stop_when": "train_loss<=1", "clip_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-3},
+            {"stop_when": "train_loss<=1", "privacy": "private(clip_norm=1, noise_multiplier=1, delta=1e-3)"},
             "In a private run",
         ),
     ],

@@ -1,6 +1,5 @@
 """Private runs from settings: what their files, tables and pictures say, and what is refused, by the names typed."""
 
-import dataclasses
 import os
 import re
 
@@ -24,10 +23,7 @@ PRIVATE = Settings(
     concurrency=8,
     buffer_size=4,
     client_trips=120,
-    clip_norm=1.5,
-    epsilon=8.0,
-    delta=0.001,
-    mechanism="tree",
+    privacy="private(clip_norm=1.5, epsilon=8.0, delta=0.001, mechanism='tree')",
 )
 CLAIM = ("epsilon_once", "epsilon_realised", "epsilon_worst_case")
 
@@ -96,23 +92,21 @@ def test_a_run_that_is_over_is_told_and_drawn_again_without_training(trained, tm
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "changes", [{"epsilon": 4.0}, {"clip_norm": 0.5}, {"mechanism": "tree_honaker"}, {"dp_restarts": 2}]
-)
-def test_a_run_of_other_privacy_is_not_gone_on_with(trained, changes):
-    (name,) = changes
+@pytest.mark.parametrize("name", ["epsilon", "clip_norm", "mechanism", "restarts"])
+def test_a_run_of_other_privacy_is_not_gone_on_with(trained, name):
+    values = {"epsilon": 4.0, "clip_norm": 0.5, "mechanism": "tree_honaker", "restarts": 2}
     with pytest.raises(SettingError, match=f"other settings(.|\n)*{name}"):
-        quiet(changed(**changes), trained[0], resume=True)
+        quiet(changed(**{f"privacy.{name}": values[name]}), trained[0], resume=True)
 
 
 @pytest.mark.full
 def test_a_larger_budget_trains_a_private_run_again_from_the_start(tmp_path):
     """Its noise follows from the whole schedule: what was trained has the noise of another claim."""
-    quiet(changed(noise_seed=5), tmp_path / "run", checkpoint_every=20)
-    said = quiet(changed(client_trips=160, noise_seed=5), tmp_path / "run", resume=True)
+    quiet(changed(**{"privacy.noise_seed": 5}), tmp_path / "run", checkpoint_every=20)
+    said = quiet(changed(client_trips=160, **{"privacy.noise_seed": 5}), tmp_path / "run", resume=True)
     assert any("trains again from the start" in line for line in said)
     whole = tmp_path / "whole"
-    quiet(changed(client_trips=160, noise_seed=5), whole)
+    quiet(changed(client_trips=160, **{"privacy.noise_seed": 5}), whole)
     mine, its = (read_arrays(folder / "params.npz") for folder in (tmp_path / "run", whole))
     for name, leaf in its.items():
         np.testing.assert_array_equal(mine[name], leaf)
@@ -129,7 +123,10 @@ def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
 
 
 def test_what_the_schedule_and_the_weights_make_public_is_said():
-    settings = changed(delay="once_per_client(proportional_to_examples(mean=1.0))", weigh_by_examples=True)
+    settings = changed(
+        delay="once_per_client(proportional_to_examples(mean=1.0))",
+        algorithm="fedbuff(weigh_by_examples=True)",
+    )
     (experiment,) = make_experiments(settings)
     said = " ".join(experiment.rule.report.conditions)
     for what in ("The weights of fedbuff", "The schedule"):
@@ -137,41 +134,60 @@ def test_what_the_schedule_and_the_weights_make_public_is_said():
 
 
 BAD = {
-    "epsilon 0": ({"epsilon": 0.0}, "epsilon", "epsilon is 0.0"),
-    "epsilon negative": ({"epsilon": -1.0}, "epsilon", "epsilon is -1.0"),
-    "delta 1": ({"delta": 1.0}, "delta", "delta is 1.0"),
-    "no delta": ({"delta": None}, "delta", "delta is None, but must be given where clip_norm is"),
-    "no noise": ({"epsilon": None}, "epsilon", "epsilon is None.*Or give noise_multiplier"),
-    "clip 0": ({"clip_norm": 0.0}, "clip_norm", "clip_norm is 0.0"),
-    "clip infinite": ({"clip_norm": float("inf")}, "clip_norm", "clip_norm is inf"),
-    "mechanism": ({"mechanism": "three"}, "mechanism", "mechanism is 'three'.*tree"),
-    "reading": ({"epsilon_reading": "twice"}, "epsilon_reading", "epsilon_reading is 'twice'.*realised"),
-    "restarts": ({"dp_restarts": 30}, "dp_restarts", "dp_restarts is 30.*number of server steps, 30"),
-    "negative restarts": ({"dp_restarts": -1}, "dp_restarts", "dp_restarts is -1"),
-    "bands": ({"mechanism": "banded_toeplitz", "dp_bands": 0}, "dp_bands", "dp_bands is 0"),
+    "epsilon 0": ("epsilon", 0.0, "epsilon is 0.0"),
+    "epsilon negative": ("epsilon", -1.0, "epsilon is -1.0"),
+    "delta 1": ("delta", 1.0, "delta is 1.0"),
+    "no noise": ("epsilon", None, "epsilon is None.*or noise_multiplier in its place"),
+    "clip 0": ("clip_norm", 0.0, "clip_norm is 0.0"),
+    "clip infinite": ("clip_norm", float("inf"), "clip_norm is inf"),
+    "mechanism": ("mechanism", "three", "mechanism is 'three'.*tree"),
+    "reading": ("epsilon_reading", "twice", "epsilon_reading is 'twice'.*realised"),
+    "restarts": ("restarts", 30, "restarts is 30.*number of server steps, 30"),
+    "negative restarts": ("restarts", -1, "restarts is -1"),
+    "bands of a tree": ("bands", 5, "bands is 5.*left out for mechanism=tree"),
+}
+REFUSED = {
     "not eligible": (
         {"algorithm": "fedasync", "buffer_size": None},
         "algorithm",
-        "algorithm is fedasync, with clip_norm: .*fedbuff",
+        "algorithm is fedasync, with privacy: .*fedbuff",
     ),
-    "decomposed": ({"decompose_steps": 2}, "decompose_steps", "decompose_steps is 2.*clip_norm"),
-    "without clip_norm": ({"clip_norm": None}, "mechanism", "clip_norm is given; here clip_norm is left out"),
+    "decomposed": ({"decompose_steps": 2}, "decompose_steps", "decompose_steps is 2.*privacy"),
+    "no delta": (
+        {"privacy": "private(clip_norm=1, epsilon=2)"},
+        "privacy",
+        "private lacks its argument delta, which has no default",
+    ),
+    "no clip norm": (
+        {"privacy": "private(epsilon=2, delta=0.1)"},
+        "privacy",
+        "private lacks its argument clip_norm, which has no default",
+    ),
 }
 
 
 @pytest.mark.parametrize("row", BAD)
+def test_a_bad_argument_is_refused_by_its_dotted_name(row):
+    name, value, message = BAD[row]
+    with pytest.raises(SettingError, match=f"^privacy.{message}") as refused:
+        make_experiments(changed(**{f"privacy.{name}": value}))
+    assert refused.value.setting == f"privacy.{name}"
+
+
+@pytest.mark.parametrize("row", REFUSED)
 def test_a_bad_setting_is_refused_by_the_name_that_was_typed(row):
-    changes, name, message = BAD[row]
+    changes, name, message = REFUSED[row]
     with pytest.raises(SettingError, match=message) as refused:
-        make_experiments(dataclasses.replace(PRIVATE, **changes))
+        make_experiments(changed(**changes))
     assert refused.value.setting == name
 
 
 def test_both_epsilon_and_noise_are_refused():
+    both = "private(clip_norm=1, delta=0.001, epsilon=8, noise_multiplier=1)"
     with pytest.raises(
-        SettingError, match="noise_multiplier is 1.0, but must be left out where epsilon is given"
+        SettingError, match="^privacy.epsilon is 8.0, but must be left out where noise_multiplier"
     ):
-        make_experiments(dataclasses.replace(PRIVATE, noise_multiplier=1.0))
+        make_experiments(changed(privacy=both))
 
 
 @pytest.mark.full
@@ -179,13 +195,8 @@ def test_poisson_cohorts_have_an_epsilon_of_their_own_while_they_are_secret(tmp_
     pytest.importorskip("dp_accounting")
     settings = changed(
         algorithm="fedavg",
-        cohorts="poisson",
-        cohort_size=4,
-        buffer_size=None,
-        concurrency=None,
-        mechanism="independent",
-        epsilon=None,
-        noise_multiplier=1.0,
+        protocol="synchronous(cohorts='poisson', cohort_size=4)",
+        **{"privacy.mechanism": "independent", "privacy.noise_multiplier": 1.0},
     )
     said: list[str] = []
     dry_run(settings, tmp_path / "run", show=said.append)
@@ -227,17 +238,17 @@ def test_two_runs_of_one_command_have_other_noise_and_its_seed_is_in_no_file(dra
             assert words not in content and words.hex().encode() not in content
             assert not any(str(word).encode() in content for word in np.frombuffer(words, np.uint32))
     for name in ("one", "two"):
-        assert read_json(folder / name / "config.json")["noise_seed"] is None
+        assert "noise_seed=None" in read_json(folder / name / "config.json")["privacy"]
         claim = read_json(folder / name / "summary.json")["privacy"]
         assert "drawn from the system's entropy" in claim["conditions"][-1]
 
 
 @pytest.mark.full
 def test_a_seed_that_is_given_is_the_runs_own_and_the_run_says_what_that_costs():
-    given = make_experiments(changed(noise_seed=3))[0].rule
+    given = make_experiments(changed(**{"privacy.noise_seed": 3}))[0].rule
     assert "Of them nothing is claimed" in given.report.conditions[-1]
-    other = make_experiments(changed(noise_seed=3, seed="1"))[0].rule
-    again = make_experiments(changed(noise_seed=3))[0].rule
+    other = make_experiments(changed(seed="1", **{"privacy.noise_seed": 3}))[0].rule
+    again = make_experiments(changed(**{"privacy.noise_seed": 3}))[0].rule
     assert not np.array_equal(given.arguments["words"], other.arguments["words"])
     np.testing.assert_array_equal(given.arguments["words"], again.arguments["words"])
 
@@ -279,7 +290,7 @@ NOT_AMPLIFIED = {
     "mean": {"algorithm": "fedbuff"},
     "exponential": {"algorithm": "exponential_weighting"},
     "fedstaleweight": {"algorithm": "fedstaleweight"},
-    "sum by examples": {"algorithm": "fedbuff", "aggregate": "sum", "weigh_by_examples": True},
+    "sum by examples": {"algorithm": "fedbuff(aggregate='sum', weigh_by_examples=True)"},
 }
 
 
@@ -289,15 +300,10 @@ def test_sampling_amplifies_only_where_all_have_one_weight(row):
     (experiment,) = make_experiments(
         Settings(
             model="softmax",
-            protocol="synchronous",
-            cohorts="poisson",
-            cohort_size=8,
+            protocol="synchronous(cohorts='poisson', cohort_size=8)",
             num_clients=20,
             client_trips=120,
-            mechanism="independent",
-            noise_multiplier=1.0,
-            clip_norm=1.5,
-            delta=0.001,
+            privacy="private(clip_norm=1.5, delta=0.001, noise_multiplier=1.0, mechanism='independent')",
             **NOT_AMPLIFIED[row],
         )
     )

@@ -272,13 +272,14 @@ def test_a_run_on_other_source_files_is_not_resumed(tmp_path, monkeypatch):
     library("earlier", text)
     settings = Settings(
         algorithm="fedbuff", dataset="python_source", num_clients=4, concurrency=2, buffer_size=2, client_trips=20,
-        hidden_sizes="3", most_characters=200, evaluate_every=10,
+        model="character_lstm(hidden_sizes=[3])", evaluate_every=10, **{"dataset.most_characters": 200},
     )  # fmt: skip
     folder = tmp_path / "run"
     (outcome,) = quiet(settings, folder, trackers=[at_step(5, ctrl_c)])
     assert outcome.status == "interrupted"
-    digest = json.loads((folder / "config.json").read_text())["text_digest"]
-    written = settings.changed({"text_digest": digest})
+    dataset = json.loads((folder / "config.json").read_text())["dataset"]
+    assert "text_digest='" in dataset
+    written = settings.changed({"dataset": dataset})
     before = contents(folder)
     library("later", text.replace("5", "6"))
     for given in (settings, written):

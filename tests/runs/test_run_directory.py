@@ -23,8 +23,8 @@ from tiers import in_tiers
 
 import jafl
 from jafl.base.errors import SettingError
-from jafl.config.presets import COMMON, PRESETS
-from jafl.config.settings import Settings
+from jafl.config import calls, presets
+from jafl.config.settings import FORMAT, Settings
 from jafl.runs.directory.files import RunDirectory, claim_next_directory
 from jafl.runs.runner import run
 
@@ -61,7 +61,7 @@ def minibatches(tmp_path_factory):
         buffer_size=4,
         client_trips=302,
         delay="exponential",
-        hidden_sizes="16",
+        model="mlp(hidden_sizes=[16])",
         learning_rate=0.2,
         validation_fraction=0.1,
         train_accuracy=True,
@@ -80,8 +80,7 @@ def over_selected(tmp_path_factory):
         algorithm="fedavg",
         model="softmax",
         num_clients=12,
-        cohort_size=5,
-        over_selection=0.4,
+        protocol="synchronous(cohort_size=5, over_selection=0.4)",
         server_steps=30,
         delay="log_normal",
         target_accuracy=1.0,
@@ -138,33 +137,26 @@ def test_all_files_are_there_and_nothing_else(any_run):
 # config.json
 
 
-# What these runs do not read: settings of other rules, rules with memory, images and texts, private runs.
+# What these runs leave out.
 UNUSED = {
-    "client_momentum", "server_momentum", "proximal", "l2", "memory_precision", "devices",
-    "plan_form", "data_dir", "cache_dir", "test_fraction", "split_by", "data_fraction",
-    "normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary", "text_digest", "most_characters",
-    "evaluation_examples", "test_folds", "staleness_limit",
-    "flush_after", "start_rate", "most_trips", "trip_time_out",
-    "stop_when", "deadline", "min_reports", "participation", "clip_norm", "noise_multiplier", "epsilon",
-    "delta", "dp_bands", "noise_seed", "secure_fraction_bits", "secure_weight_bits",
-}  # fmt: skip
+    *("devices", "plan_form", "data_dir", "cache_dir", "test_fraction", "evaluation_examples", "test_folds"),
+    *("stop_when", "privacy", "secure_aggregation"),
+}
 
 
 def test_config_holds_every_setting_resolved(any_run):
     folder, _ = any_run
     config = read_json(folder / "config.json")
-    assert config["format"] == 2
-    asynchronous = config["protocol"] == "asynchronous"
-    unused = UNUSED | ({"cohort_size"} if asynchronous else {"buffer_size", "restart", "concurrency"})
-    unused |= {"client_trips" if config["server_steps"] else "server_steps"}
-    unused |= {"local_epochs" if config["local_steps"] else "local_steps"}
+    assert config["format"] == FORMAT
     for field in dataclasses.fields(Settings):
         assert field.name in config
-        if field.name not in unused | {"evaluate_every"}:  # null: so many evaluations in all
+        if field.name not in UNUSED | {"evaluate_every"}:  # null: so many evaluations in all
             assert config[field.name] is not None, f"{field.name} is not resolved"
+        assert "default" not in str(config[field.name]), f"{field.name} is not resolved"
     assert config["partition"] == "dirichlet(alpha=0.3, equal_sizes=False)"
-    preset = {**COMMON, **PRESETS["fedavg"]}["learning_rate"]
-    assert config["learning_rate"] == (0.2 if config["algorithm"] == "fedbuff" else preset)
+    preset = calls.argument(presets.values("fedavg"), "learning_rate")
+    expected = 0.2 if config["algorithm"].startswith("fedbuff(") else preset
+    assert calls.argument(config, "learning_rate") == expected
 
 
 def test_config_says_what_ran_where_and_how(minibatches):
@@ -297,7 +289,7 @@ def test_partition_splits_the_source_completely(minibatches, over_selected):
 
 def test_partition_of_data_that_come_with_clients(tmp_path):
     settings = Settings(
-        algorithm="fedavg", dataset="synthetic", model="softmax", num_clients=8, cohort_size=3, server_steps=4
+        algorithm="fedavg", dataset="synthetic", model="softmax", num_clients=8, concurrency=3, server_steps=4
     )
     (outcome,) = quiet(settings, tmp_path / "run")
     names = {"offsets", "indices", "total_examples", "labels_digest"}
@@ -505,7 +497,7 @@ def test_comparison_has_a_child_for_each_run(comparison):
     assert folders == expected
     for folder in expected:
         config = read_json(comparison / folder / "config.json")
-        assert folder == f"{config['algorithm']}-seed{config['seed']}"
+        assert folder == f"{calls.bare_name(config['algorithm'])}-seed{config['seed']}"
         assert {path.name for path in (comparison / folder).iterdir()} >= FILES
     files = {path.name for path in comparison.iterdir() if path.is_file()}
     assert files >= {"summary.json", "accuracy.png"}
@@ -522,7 +514,7 @@ def test_comparison_shares_schedule_and_partition_where_it_can(comparison):
 
 def test_comparison_summary(comparison):
     summary = read_json(comparison / "summary.json")
-    assert summary["format"] == 2
+    assert summary["format"] == 3
     assert summary["target_accuracy"] == 0.4
     children = {name: read_json(comparison / name / "summary.json") for name in summary["runs"]}
     assert set(children) == {path.name for path in comparison.iterdir() if path.is_dir()}

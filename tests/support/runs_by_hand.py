@@ -19,11 +19,11 @@ def write_run(folder, accuracies=(0.1, 0.5, 0.9), *, status="finished", config=(
     folder.mkdir(parents=True, exist_ok=True)
     values = dataclasses.asdict(Settings.from_mapping({"algorithm": "fedbuff", "model": "mlp", **settings}))
     values |= {name: calls.grammar(name).completed(values[name] or "dirichlet") for name in calls.CALLS}
-    content = {"format": 2, **values, "versions": VERSIONS, "device": "cpu", "command": ["run.py"]}
+    content = {"format": 3, **values, "versions": VERSIONS, "device": "cpu", "command": ["run.py"]}
     write_json(folder / "config.json", {**content, **dict(config)})
     np.savez(folder / "schedule.npz", client=np.arange(3))
     if status == "dry run":
-        write_json(folder / "diagnostics.json", {"format": 2})
+        write_json(folder / "diagnostics.json", {"format": 3})
         return folder
     evaluations = [
         {"server_step": n, "client_trips": 10 * n, "time": 0.5 * n, "test_accuracy": value}
@@ -34,7 +34,7 @@ def write_run(folder, accuracies=(0.1, 0.5, 0.9), *, status="finished", config=(
     if status == "unfinished":
         return folder
     summary = {
-        "format": 2,
+        "format": 3,
         "status": status,
         "final": evaluations[-1],
         "best": evaluations[-1],
