@@ -238,6 +238,11 @@ def argument_path(name: str) -> str:
     return SHORT_NAMES.get(name, name)
 
 
+def setting_of(name: str) -> str:
+    """The setting that a name is of, or of whose call it is an argument: protocol of buffer_size."""
+    return argument_path(name).partition(".")[0]
+
+
 def short_name(name: str) -> str:
     """The short name of an argument, if it has one; every other name as it is."""
     return _SHORT.get(name, name)
@@ -293,7 +298,7 @@ def _with_set(
     """``whole`` with the arguments put into its calls."""
     found: dict[str, Any] = {}
     # Calls first: their arguments may be among the others.
-    for path, (name, value) in sorted(set_to.items(), key=lambda item: not _is_call(item[0], item[1][1])):
+    for path, (name, value) in sorted(set_to.items(), key=lambda item: not is_call(item[0], item[1][1])):
         setting, _, argument = path.partition(".")
         text: Any = whole.get(setting, defaults.get(setting))
         text = _LEFT_OUT.get(setting) if text is None else text
@@ -377,16 +382,10 @@ def _check_call(name: str, value: Any, setting: str) -> None:
         )
 
 
-def _is_call(name: str, value: Any) -> bool:
+def is_call(name: str, value: Any) -> bool:
     """Whether the value of a dotted name is a call."""
     setting = name.partition(".")[0]
-    if setting not in CALLS or not isinstance(value, str):
-        return False
-    try:
-        grammar(setting).read(value)
-    except SettingError:
-        return False
-    return True
+    return setting in CALLS and grammar(setting).is_call(value)
 
 
 def _head(value: Any) -> Any:
@@ -415,8 +414,10 @@ def literal(text: str) -> Any:
     return value if isinstance(value, (int, float, str, type(None))) else text
 
 
-def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
+def flattened(settings: Mapping[str, Any], names: Collection[str] = CALLS) -> dict[str, Any]:
     """The settings with arguments of calls beside them, as far as a dotted name tells which: for tables.
+
+    names: the settings of which this is so; the calls of others stay whole.
 
     Examples:
       >>> flattened({"delay": "once_per_client(exponential(mean=2.0))"})
@@ -425,9 +426,13 @@ def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         flat[name] = value
-        if name in CALLS and isinstance(value, str) and (name not in LISTS or len(items(name, value)) == 1):
-            flat[name], arguments = grammar(name).flattened(value)
-            flat |= {short_name(f"{name}.{argument}"): each for argument, each in arguments.items()}
+        if name not in CALLS or name not in names or not isinstance(value, str):
+            continue
+        if name in LISTS and len(items(name, value)) > 1:
+            continue
+        flat[name], arguments = grammar(name).flattened(value)
+        for argument, each in arguments.items():
+            flat[short_name(f"{name}.{argument}")] = list(each) if isinstance(each, tuple) else each
     return flat
 
 

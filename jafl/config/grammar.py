@@ -255,6 +255,10 @@ class Grammar:
         having = (self._parameters(name) for name in self.factories)
         return [parameters[argument].default for parameters in having if argument in parameters]
 
+    def default(self, argument: str) -> Any:
+        """The default of an argument: of the first factory that has one; None without any."""
+        return next((value for value in self.defaults(argument) if value is not EMPTY), None)
+
     def heeds(self, text: str, argument: str, value: Any) -> bool:
         """Whether a run's call has an argument of a default call, or its value in another one in its place."""
         call = self.read(text)
@@ -293,6 +297,13 @@ class Grammar:
     def given(self, text: str) -> dict[str, Any]:
         """{argument: value} of a call, every default included; calls among them are not made."""
         return self._complete(self.read(text)).arguments
+
+    def is_call(self, text: Any) -> bool:
+        """Whether a value is the text of a call, perhaps of one that only stands inside of another."""
+        try:
+            return isinstance(self._said(text), Call)
+        except SettingError:
+            return False
 
     def names(self, text: str) -> Iterator[str]:
         """The names of all factories that a call has in it, the outermost first."""
@@ -336,9 +347,11 @@ class Grammar:
         def without(call: Call) -> Call:
             rest = {}
             for name, value in call.arguments.items():
-                if isinstance(value, Call):
+                if isinstance(value, Call) and value.name not in self.inner:
                     rest[name] = without(value)
-                elif isinstance(value, (list, tuple)) or counts[name] > 1:
+                elif isinstance(value, Call):
+                    found[name] = without(value).name
+                elif counts[name] > 1 or not _is_plain(value):
                     rest[name] = value
                 else:
                     found[name] = value
@@ -697,6 +710,12 @@ def _calls_in(value: Any) -> list[Call]:
     if isinstance(value, Call):
         return [value]
     return [call for each in value for call in _calls_in(each)] if isinstance(value, (list, tuple)) else []
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a literal, or a list of literals."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return not any(isinstance(each, (list, tuple, Call)) for each in values)
 
 
 def _calls(call: Call) -> Iterator[Call]:

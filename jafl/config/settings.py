@@ -490,9 +490,18 @@ def in_world(name: str) -> bool:
 
 
 def default_of(name: str) -> Any:
-    """The default of a setting as a resolved run has it: of a call with every argument."""
-    default = DEFAULTS.get(name)
-    return calls.grammar(name).completed(default) if name in calls.CALLS and default else default
+    """The default of a setting as a resolved run has it: of a call with every argument; of an argument its own.
+
+    Of an argument that no algorithm's preset fills in it is that of most algorithms, else that of the factories.
+    """
+    from jafl.config import presets  # imports JAX, which the list of experiments does without
+
+    setting, dot, argument = calls.argument_path(name).partition(".")
+    if not dot:
+        default = DEFAULTS.get(name)
+        return calls.grammar(name).completed(default) if name in calls.CALLS and default else default
+    usual = None if filled_by_preset(name) else calls.argument(presets.COMMON, name)
+    return calls.grammar(setting).default(argument) if usual is None else usual
 
 
 def nearest(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid
 from jafl.config.declaration import NOT_ALWAYS_READ
+from jafl.config.grammar import Call
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
@@ -25,12 +26,14 @@ from jafl.runs.directory.reader import PastRun
 NOT_COMPARED = ("seed", *DECIDE_NOTHING)
 # With more settings than these in which runs of one arm differ, each run names only those that are unusual.
 MOST_COLUMNS = 5
-# Settings that follow from the algorithm where they are not given: what is usual is so for one algorithm.
-OF_THE_ALGORITHM = ("restart", "concurrency", "buffer_size", "cohort_size")
+# Calls whose arguments count as settings: a run whose call lacks one does not read it, and has its default.
+IN_PARTS = ("algorithm", "protocol", "client_optimizer", "client_work", "server_optimizer")
+# Beside what its preset fills in, what follows from the algorithm where it is not given, or goes with what does. What
+# is usual is so for one algorithm.
+OF_THE_ALGORITHM = ("protocol", "protocol.replace_lost")
 # In these, runs of several arms may differ and still be compared: what makes the algorithm, and what is measured.
 OF_AN_ARM = (
     "algorithm",
-    *OF_THE_ALGORITHM,
     *(name for name, declared in DECLARED.items() if declared.group in ("server", "output")),
 )
 USUAL = "the usual ones"
@@ -41,8 +44,7 @@ def _follows_from_algorithm(name: str) -> bool:
 
 
 def _is_of_an_arm(name: str) -> bool:
-    setting = calls.argument_path(name).partition(".")[0]
-    return setting in OF_AN_ARM or _follows_from_algorithm(name)
+    return calls.setting_of(name) in OF_AN_ARM or _follows_from_algorithm(name)
 
 
 def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[dict[str, Any]]:
@@ -55,7 +57,7 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
     by_world: False where the arms of one command live in different worlds on purpose, and are compared all the same.
     """
     named = _named(runs)
-    runs = [dataclasses.replace(run, config=calls.flattened(run.config)) for run in runs]
+    runs = _in_parts(runs)
     as_recorded = runs
     runs = _with_inputs(runs)
     conditions: list[dict[str, Any]] = named or [{} for _ in runs]
@@ -86,7 +88,7 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
         return not usual or same(run.config.get(name)) != same(usual[run.label, name])
 
     def is_more(run: PastRun, before: PastRun, name: str, condition: Mapping[str, Any]) -> bool:
-        told = name in condition or (name.partition(".")[0] in condition and name not in with_digests)
+        told = name in condition or (name not in with_digests and _is_of_a_call(name, condition))
         return not told or run.config.get(name) != before.config.get(name)
 
     return [
@@ -100,6 +102,27 @@ def run_conditions(runs: Sequence[PastRun], *, by_world: bool = True) -> list[di
         }
         for run, before, condition in zip(runs, as_recorded, conditions, strict=True)
     ]
+
+
+def _is_of_a_call(name: str, condition: Mapping[str, Any]) -> bool:
+    """Whether a condition has the call of which a setting is a part, or another call in the same setting."""
+    setting = calls.setting_of(name)
+    return any(
+        each == setting or (calls.setting_of(each) == setting and calls.is_call(each, value))
+        for each, value in condition.items()
+    )
+
+
+def _in_parts(runs: Sequence[PastRun]) -> list[PastRun]:
+    """The runs with the arguments of their calls as settings, at their defaults where a call lacks them."""
+    runs = [dataclasses.replace(run, config=calls.flattened(run.config)) for run in runs]
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    defaults: dict[str, Any] = {}
+    for name in names:
+        setting, dot, argument = calls.argument_path(name).partition(".")
+        if dot and setting in IN_PARTS:
+            defaults[name] = calls.grammar(setting).default(argument)
+    return [dataclasses.replace(run, config={**defaults, **run.config}) for run in runs]
 
 
 def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
@@ -159,13 +182,19 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
             frozenset(
                 same(run.config.get(name))
                 for run in command
-                if is_read(calls.argument_path(name).partition(".")[0], settings[run.path])
+                if is_read(calls.setting_of(name), settings[run.path]) and _has(settings[run.path], name)
             )
             for command in commands
         }
         if any(one - other and other - one for one in values for other in values):
             differing.append(name)
     return differing
+
+
+def _has(run: Settings, name: str) -> bool:
+    """Whether the call of a run has an argument, if it is one of those that count as settings."""
+    setting, dot, argument = calls.argument_path(name).partition(".")
+    return not dot or setting not in IN_PARTS or calls.grammar(setting).has(getattr(run, setting), argument)
 
 
 def _commands(runs: Sequence[PastRun]) -> list[list[PastRun]]:
@@ -210,11 +239,20 @@ def _value(run: PastRun, name: str) -> Any:
 
 
 def _is_same_call(run: PastRun, name: str, value: Any) -> bool:
-    """Whether a call says what the run's file has with every argument; a folder may have any name."""
+    """Whether a call says what the run's file has with every argument; a folder may have any name.
+
+    Of a call inside of another one only the name counts: other settings of the folder may be its arguments.
+    """
+    setting, dot, argument = calls.argument_path(name).partition(".")
+    if setting not in calls.CALLS or not isinstance(value, str):
+        return False
     try:
-        return name in calls.CALLS and calls.grammar(name).completed(value) == run.config.get(name)
+        if not dot:
+            return calls.grammar(name).completed(value) == run.config.get(name)
+        there = calls.grammar(setting).value(run.config.get(setting, ""), argument)
     except SettingError:
         return False
+    return isinstance(there, Call) and there.name == value.partition("(")[0].strip()
 
 
 def _names(runs: Sequence[PastRun]) -> list[str]:
@@ -226,7 +264,7 @@ def _in_order(runs: Sequence[PastRun]) -> list[str]:
     """The names of all settings that runs have, in their order, arguments of a call behind it."""
     order = list(DEFAULTS)
     there = dict.fromkeys(name for run in runs for name in run.config if is_setting(name))
-    return sorted(there, key=lambda name: order.index(calls.argument_path(name).partition(".")[0]))
+    return sorted(there, key=lambda name: order.index(calls.setting_of(name)))
 
 
 def same(value: Any) -> str:

@@ -20,7 +20,7 @@ from jafl.runs.directory.files import write_whole
 from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.recording.pictures import figures_from_files
 from jafl.sweeps import privacy, seed_means
-from jafl.sweeps.conditions import USUAL, caption, in_columns, usual_values
+from jafl.sweeps.conditions import IN_PARTS, USUAL, caption, in_columns, usual_values
 from jafl.sweeps.figures import curves, heat_maps
 from jafl.sweeps.markdown import markdown
 from jafl.sweeps.seed_means import ArmRuns
@@ -204,26 +204,35 @@ def _lead(runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], swept: Sequence[
 def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
     """The settings that are not swept: common ones, a table of those in which arms differ, and the defaults."""
     there = set().union(*(run.config for run in runs))
-    own = [name for name in DEFAULTS if name in there and name not in ("algorithm", "seed", *swept)]
+    own = [name for name in DEFAULTS if name in there and name not in ("seed", *swept)]
     # Of a call of which an argument is swept, the rest is told.
-    parts = {name.partition(".")[0] for name in swept if "." in name}
-    runs = [dataclasses.replace(run, config=calls.flattened(run.config)) if parts else run for run in runs]
+    parts = {*IN_PARTS, "model", *(calls.setting_of(name) for name in swept if name not in calls.CALLS)}
+    runs = [dataclasses.replace(run, config=calls.flattened(run.config, parts)) for run in runs]
     names = [n for name in own for n in (_parts(runs, name, swept) if name in parts else [name])]
-    values = {name: _written_values(runs, name) for name in names}
     common: list[tuple[str, str]] = []
     defaults: list[tuple[str, str]] = []
+    differing: list[str] = []
     for name in names:
-        if len(values[name]) == 1:
-            value = runs[0].config[name]
-            (defaults if value == default_of(name) else common).append((name, grid.written(value)))
-    differing = _arms_table(runs, [name for name in names if len(values[name]) > 1])
-    return {"common": common, "differing": differing, "defaults": defaults}
+        having = [run for run in runs if not _lacks(run, name)]
+        first, is_one = having[0].config.get(name), len(_written_values(having, name)) == 1
+        if is_one and first == default_of(name):
+            defaults.append((name, grid.written(first)))
+        elif is_one and len(having) == len(runs):
+            common.append((name, grid.written(first)))
+        else:
+            differing.append(name)
+    return {"common": common, "differing": _arms_table(runs, differing), "defaults": defaults}
+
+
+def _lacks(run: PastRun, name: str) -> bool:
+    """Whether a setting is an argument that the call of a run has not."""
+    return name not in run.config and name not in DEFAULTS and calls.setting_of(name) in run.config
 
 
 def _parts(runs: Sequence[PastRun], name: str, swept: Sequence[str]) -> list[str]:
     """The names of a call and of its arguments that are not swept."""
-    there = dict.fromkeys(key for run in runs for key in run.config if key.partition(".")[0] == name)
-    return [key for key in there if key not in swept]
+    there = dict.fromkeys(key for run in runs for key in run.config if calls.setting_of(key) == name)
+    return [key for key in there if key not in ("algorithm", *swept)]
 
 
 def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> list[str]:
@@ -231,7 +240,12 @@ def _written_values(runs: Sequence[PastRun], name: str, first: Any = None) -> li
 
     first: comes first, if it is one of them.
     """
-    values = [grid.written(run.config[name]) if name in run.config else "not recorded" for run in runs]
+
+    def value(run: PastRun) -> str:
+        is_known = name in run.config or _lacks(run, name)
+        return grid.written(run.config.get(name)) if is_known else "not recorded"
+
+    values = [value(run) for run in runs]
     return sorted(dict.fromkeys(values), key=lambda value: value != grid.written(first))
 
 

@@ -484,8 +484,8 @@ def test_all_files_that_a_call_reads_are_told():
         ("once_per_client(gamma(2))", "once_per_client(law=gamma)", {"mean": 2.0, "shape": 2.5}),
         (
             THROTTLED,
-            "throttled(law=once_per_client(law=gamma), clients=[1])",
-            {"mean": 1.0, "shape": 2.5, "share": 0.5},
+            "throttled(law=once_per_client(law=gamma))",
+            {"mean": 1.0, "shape": 2.5, "share": 0.5, "clients": [1]},
         ),
         # A name alone does not tell which mean.
         (TWO, "slow_fraction(law=gamma(mean=1.0), slow_law=exponential(mean=1.0))", {"shape": 2.5, "fraction": 0.1}),

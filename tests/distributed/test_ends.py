@@ -174,7 +174,7 @@ def test_a_run_that_diverges_leaves_the_others_of_the_comparison(tmp_path):
         "checkpoint_every": 0,
         "client_trips": 24,
         "learning_rate": 1e200,
-        "l2": 1.0,
+        "client_work.l2": 1.0,
     }
     members, statuses = run(2, settings, tmp_path)
     assert statuses == [1, 1], members.erred(0) + members.erred(1)

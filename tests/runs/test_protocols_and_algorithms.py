@@ -34,7 +34,11 @@ RUNS = {
         "availability": "on_and_off(mean_on=6, mean_off=1)",
         "dropout": "fraction(0.2, time=2.5)",
     },
-    "K-sync": {"algorithm": "wkafl", "buffer_size": 4, "concurrency": 8, "protocol.cancel_at_step": True, "server_steps": 6},
+    "K-sync": {
+        "algorithm": "wkafl",
+        "protocol": "asynchronous(buffer_size=4, concurrency=8, cancel_at_step=True)",
+        "server_steps": 6,
+    },
     "waiting": {
         "algorithm": "fedavg",
         "protocol": "asynchronous",
@@ -72,7 +76,6 @@ TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds")
 # Runs run.py with each list of flags in turn, in one process and without pictures.
 MANY = """
 import json, sys
-from absl import flags
 from absl.testing import flagsaver
 from jafl.cli import command_line
 from jafl.runs import runner
@@ -81,7 +84,7 @@ command_line.define_settings()
 recorder.draw_history = runner.draw_schedule = lambda *_: None
 for arguments in json.load(sys.stdin):
     with flagsaver.flagsaver():
-        flags.FLAGS(["run.py", *arguments])
+        command_line.parse(["run.py", *arguments])
         status = command_line.main(["run.py"])
         assert status == 0, (status, arguments)
 """

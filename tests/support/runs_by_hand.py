@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 
-from jafl.config import calls
-from jafl.config.settings import Settings
+from jafl.config.resolution import resolve_run
+from jafl.config.settings import FORMAT, Settings
 from jafl.runs.directory import digests
 from jafl.runs.directory.previous_run import LEFT_FOR_GOOD
 from jafl.runs.directory.tables import cost_of_target
@@ -17,13 +17,13 @@ VERSIONS = {"jafl": "1", "jax": "2", "python": "3"}
 def write_run(folder, accuracies=(0.1, 0.5, 0.9), *, status="finished", config=(), **settings):
     """A run of 10 trips between evaluations; ``status``: unfinished leaves no summary, dry run measures nothing."""
     folder.mkdir(parents=True, exist_ok=True)
-    values = dataclasses.asdict(Settings.from_mapping({"algorithm": "fedbuff", "model": "mlp", **settings}))
-    values |= {name: calls.grammar(name).completed(values[name] or "dirichlet") for name in calls.CALLS}
-    content = {"format": 3, **values, "versions": VERSIONS, "device": "cpu", "command": ["run.py"]}
+    given = Settings.from_mapping({"algorithm": "fedbuff", "partition": "dirichlet", **settings})
+    values = dataclasses.asdict(resolve_run(given, given.algorithm, int(given.seed)))
+    content = {"format": FORMAT, **values, "versions": VERSIONS, "device": "cpu", "command": ["run.py"]}
     write_json(folder / "config.json", {**content, **dict(config)})
     np.savez(folder / "schedule.npz", client=np.arange(3))
     if status == "dry run":
-        write_json(folder / "diagnostics.json", {"format": 3})
+        write_json(folder / "diagnostics.json", {"format": FORMAT})
         return folder
     evaluations = [
         {"server_step": n, "client_trips": 10 * n, "time": 0.5 * n, "test_accuracy": value}
@@ -34,7 +34,7 @@ def write_run(folder, accuracies=(0.1, 0.5, 0.9), *, status="finished", config=(
     if status == "unfinished":
         return folder
     summary = {
-        "format": 3,
+        "format": FORMAT,
         "status": status,
         "final": evaluations[-1],
         "best": evaluations[-1],

@@ -278,7 +278,12 @@ def test_a_task_of_an_array_trains_its_part_of_a_sweep(monkeypatch, tmp_path):
 @pytest.mark.full
 def test_the_status_of_a_part_is_that_of_its_own_runs(tmp_path):
     """The other part has diverged."""
-    given = ["--runs_together=never", "--output_dir=sweep", "--sweep=learning_rate=0.1,1e38", "--l2=1.0"]
+    given = [
+        "--runs_together=never",
+        "--output_dir=sweep",
+        "--sweep=learning_rate=0.1,1e38",
+        "--client_work.l2=1.0",
+    ]
     statuses = [command(typed(*given, f"--part={part}/2"), tmp_path).status for part in (2, 1, 2)]
     assert statuses == [1, 0, 1]
 

@@ -122,7 +122,9 @@ def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
         shutil.copytree(source / origin, tmp_path / "some" / name)
     (tmp_path / "some" / "b" / "summary.json").unlink()
     config = json.loads((tmp_path / "some" / "a" / "config.json").read_text())
-    config["learning_rate"] = 0.9
+    config["client_optimizer"] = config["client_optimizer"].replace(
+        "(learning_rate=0.3", "(learning_rate=0.9"
+    )
     (tmp_path / "some" / "a" / "config.json").write_text(json.dumps(config))
     written_so(tmp_path / "some" / "a")
     page = Page(write_report(tmp_path / "some", baseline="fedbuff")[0].read_text())

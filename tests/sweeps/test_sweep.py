@@ -61,7 +61,7 @@ def test_every_run_is_there_and_is_that_of_its_condition(whole):
                 entries = grid.condition(name)
                 config = calls.flattened(run_there.config)
                 assert {key: config[key] for key in entries} == entries
-                assert (run_there.config["algorithm"], run_there.config["seed"]) == (algorithm, str(seed))
+                assert (run_there.algorithm, run_there.config["seed"]) == (algorithm, str(seed))
 
 
 def test_a_cell_is_what_a_run_with_its_settings_leaves(whole, tmp_path):
@@ -190,15 +190,17 @@ def test_arms_are_crossed_with_conditions_and_seeds(armed):
         for label in ("FedBuff, K = 5", "FedBuff%2FK=10 %7C wide", "gradients")
         for seed in range(2)
     }
-    found = {(one.label, one.path.parent.name): one.config for one in reader.find_runs(folder)}
-    settled = {key: (one["algorithm"], one["buffer_size"], one["batch_size"]) for key, one in found.items()}
+    found = {(one.label, one.path.parent.name): one for one in reader.find_runs(folder)}
+    settled = {
+        key: (one.algorithm, one.value("buffer_size"), one.value("batch_size")) for key, one in found.items()
+    }
     assert settled["FedBuff, K = 5", "delay.sigma=2"] == ("fedbuff", 5, 4)
     assert settled["FedBuff/K=10 | wide", "delay.sigma=0.5"] == ("fedbuff", 10, 8)
     gradients = found["gradients", "delay.sigma=2"]
-    assert (gradients["server_learning_rate"], gradients["server_steps"]) == (0.5, 20)
-    assert gradients["client_trips"] is None, "the other budget has gone"
+    assert (gradients.value("server_learning_rate"), gradients.value("server_steps")) == (0.5, 20)
+    assert gradients.value("client_trips") is None, "the other budget has gone"
     assert (
-        found["gradients", "delay.sigma=0.5"]["server_learning_rate"]
+        found["gradients", "delay.sigma=0.5"].value("server_learning_rate")
         == (presets.PRESETS["asgd"]["server_learning_rate"])
     )
     assert (folder / "delay.sigma=2" / "accuracy.png").is_file()
@@ -405,8 +407,20 @@ def test_runs_of_any_directory_are_grouped_by_what_differs(tmp_path):
     [
         ("partition.alpha=0.1,1", {"partition.alpha": [0.1, 1]}),
         (" buffer_size = 5 , none ; ", {"buffer_size": [5, None]}),
-        ("cancel_at_step=true,False;delay=pareto", {"cancel_at_step": [True, False], "delay": ["pareto"]}),
-        ("hidden_sizes='64,32','8'", {"hidden_sizes": ["64,32", "8"]}),
+        (
+            "protocol.cancel_at_step=true,False;delay=pareto",
+            {"protocol.cancel_at_step": [True, False], "delay": ["pareto"]},
+        ),
+        ("model.hidden_sizes=[64,32],[8]", {"model.hidden_sizes": [[64, 32], [8]]}),
+        ("protocol.participation=0.1,[0.1, 0.5]", {"protocol.participation": [0.1, [0.1, 0.5]]}),
+        (
+            "protocol=synchronous(cohort_size=5),default",
+            {"protocol": ["synchronous(cohort_size=5)", "default"]},
+        ),
+        (
+            "algorithm.staleness_weight=hinge(threshold=8),constant",
+            {"algorithm.staleness_weight": ["hinge(threshold=8)", "constant"]},
+        ),
         ("richest_last='0-2;7'", {"richest_last": ["0-2;7"]}),
         (
             "partition=label_groups([(10, [4, 9]), (5, [0])]),iid",
@@ -417,7 +431,7 @@ def test_runs_of_any_directory_are_grouped_by_what_differs(tmp_path):
             "availability=diurnal(24, share=0.5),read_availability('a,b;c.csv', 9)",
             {"availability": ["diurnal(24, share=0.5)", "read_availability('a,b;c.csv', 9)"]},
         ),
-        ("rule_arguments=aced.active_steps=10", {"rule_arguments": ["aced.active_steps=10"]}),
+        ("algorithm.active_steps=10", {"algorithm.active_steps": [10]}),
         ("delay.mean=1,2.5", {"delay.mean": [1, 2.5]}),
         (
             "delay=gamma(2, shape=3),groups([(4, exponential(5)), (6, constant)]);delay.mean=1",
@@ -506,8 +520,11 @@ def test_a_folder_in_words_for_readers():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("failure_rat=1", "Did you mean 'failure_rate'?"),
-        ("failure_rate=much", "failure_rate in sweep is 'much', but must be a number."),
+        ("server_example=1", "Did you mean 'server_examples'?"),
+        ("target_accuracy=much", "target_accuracy in sweep is 'much', but must be a number."),
+        ("failure_rate=0.1", "Did you mean 'protocol.failure_rate'?"),
+        ("protocol.failure_rat=1", "Did you mean 'failure_rate'?"),
+        ("protocol.failure_rate=much", "protocol.failure_rate is 'much', but must be a number."),
         ("dirichlet_alpha=1", "'dirichlet_alpha' in sweep is not the name of a setting."),
         ("partitoin.alpha=1", "Did you mean 'partition.alpha'?"),
         (
@@ -515,8 +532,10 @@ def test_a_folder_in_words_for_readers():
             "has no argument 'alfa'; it has alpha, seed, equal_sizes. Did you mean 'alpha'?",
         ),
         ("partition.alpha=much", "partition.alpha is 'much', but must be a number."),
-        ("buffer_size=2.5", "buffer_size in sweep is '2.5', but must be a whole number"),
-        ("cancel_at_step=yes", "cancel_at_step in sweep is 'yes', but must be true or false."),
+        ("buffer_size=2.5", "buffer_size is 2.5, but must be a whole number"),
+        ("random_crop=2.5", "random_crop in sweep is '2.5', but must be a whole number"),
+        ("protocol.cancel_at_step=yes", "protocol.cancel_at_step is 'yes', but must be True or False."),
+        ("random_flip=yes", "random_flip in sweep is 'yes', but must be true or false."),
         ("algorithm=fedbuff,fedavg", "write --algorithm=fedbuff,fedavg"),
         ("delay.mean=1,1", "without repetitions"),
         ("delay.mean=1,1.0", "without repetitions"),
