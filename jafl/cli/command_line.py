@@ -423,6 +423,7 @@ def parse(arguments: list[str]) -> list[str]:
             sys.exit(0)
     try:
         _define_arguments(flags.FLAGS.read_flags_from_files(arguments[1:]))
+        _typed_names.clear()
         _typed_names.update(_names_typed(arguments[1:]))
         return flags.FLAGS(arguments)
     except (flags.Error, UnicodeDecodeError) as error:

@@ -61,7 +61,7 @@ def better(folder):
 
 
 EDITS = {
-    "config.json": replaced("config.json", '"learning_rate": 0.3', '"learning_rate": 0.7'),
+    "config.json": replaced("config.json", "sgd(learning_rate=0.3", "sgd(learning_rate=0.7"),
     "metrics.jsonl": replaced("metrics.jsonl", '"test_loss": ', '"test_loss": 1'),
     "summary.json": replaced("summary.json", '"run_seconds": ', '"run_seconds": 1'),
     "params.npz": flipped("params.npz"),

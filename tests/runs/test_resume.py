@@ -171,7 +171,7 @@ def test_other_settings_are_refused_with_the_differences(stopped, tmp_path):
         quiet(others, stopped, resume=True)
     lines = str(refused.value).splitlines()
     assert (
-        "  partition: was 'dirichlet(alpha=0.3, equal_sizes=False)', is 'dirichlet(alpha=0.1, equal_sizes=False)'"
+        "  partition.alpha: was 0.3, is 0.1"
         in lines
     )
     assert "  learning_rate: was 0.3, is 0.7" in lines
@@ -192,7 +192,7 @@ def test_a_comparison_of_other_seeds_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"versions": {"jax": "0.0.1"}}, "version of jax: was '0.0.1'"),
-        ({"format": 1}, "has format 1, but this version of jafl reads 2 only"),
+        ({"format": 1}, "has format 1, but this version of jafl reads 3 only"),
     ],
     ids=["versions", "format"],
 )

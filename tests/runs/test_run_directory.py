@@ -195,10 +195,10 @@ def test_a_setting_typed_beside_config_replaces_the_one_that_it_excludes(minibat
     assert Settings.from_file(by_trips).client_trips == 302
     settings = Settings.from_file(by_trips, server_steps=7, local_steps=2)
     assert (settings.server_steps, settings.client_trips) == (7, None)
-    assert (settings.local_steps, settings.local_epochs) == (2, None)
+    assert (settings.local_steps, settings.argument("client_work.local_epochs")) == (2, None)
     settings = Settings.from_file(by_steps, client_trips=70, dataset="synthetic")
     assert (settings.server_steps, settings.client_trips, settings.dataset) == (None, 70, "synthetic")
-    assert settings.over_selection == 0.4
+    assert settings.value("protocol.over_selection") == 0.4
 
 
 # schedule.npz
@@ -398,7 +398,7 @@ def test_params_of_the_mlp_give_the_last_line_of_the_metrics(minibatches):
 def test_summary_of_metrics(any_run):
     folder, _ = any_run
     summary, lines = read_json(folder / "summary.json"), read_lines(folder / "metrics.jsonl")
-    assert (summary["format"], summary["status"]) == (2, "finished")
+    assert (summary["format"], summary["status"]) == (FORMAT, "finished")
     accuracy = np.array([line["test_accuracy"] for line in lines])
     assert summary["final"] == lines[-1]
     assert summary["best"] == lines[int(np.argmax(accuracy))]

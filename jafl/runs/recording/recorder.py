@@ -7,6 +7,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, choose, whole_number
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
+from jafl.config import calls
 from jafl.config.experiment import Experiment
 from jafl.config.inputs import changed
 from jafl.engine.evaluation import per_client_accuracy
@@ -175,7 +176,7 @@ class Recording:
         self.directory.restart(evaluations)
         server_step = evaluations[-1]["server_step"] if evaluations else 0
         for tracker in self.options.trackers:
-            writer = contextlib.closing(tracker(self.directory.path, self._settings, server_step))
+            writer = contextlib.closing(tracker(self.directory.path, calls.flattened(self._settings), server_step))
             self._writers.append(self._open.enter_context(writer))
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
