@@ -4,6 +4,7 @@
 partition: softmax regression, a client's whole data set as one batch, one local step.
 """
 
+import ast
 import json
 import pathlib
 from collections.abc import Iterator
@@ -85,11 +86,15 @@ def replay(folder: pathlib.Path, dtype: type = np.float64) -> Iterator[Step]:
     """Yields every server step of a run of fedbuff, fedasync, fedavg or fedavgm, from its files alone."""
     config = read_json(folder / "config.json")
     schedule = read_arrays(folder / "schedule.npz")
-    assert (config["model"], config["batch_size"], config["local_steps"]) == ("softmax", 0, 1)
-    assert config["client_optimizer"] == config["server_optimizer"] == "sgd"
+    algorithm = name_of(config["algorithm"])
+    work, client, server = (
+        arguments_of(config[f"{name}"]) for name in ("client_work", "client_optimizer", "server_optimizer")
+    )
+    assert (config["model"], work["batch_size"], work["local_steps"]) == ("softmax", 0, 1)
+    assert name_of(config["client_optimizer"]) == name_of(config["server_optimizer"]) == "sgd"
     data = [Split(one.x.astype(dtype), one.y) for one in clients(folder)]
-    rate, server_rate = dtype(config["learning_rate"]), dtype(config["server_learning_rate"])
-    l2 = dtype(config["l2"] or 0)
+    rate, server_rate = dtype(client["learning_rate"]), dtype(server["learning_rate"])
+    l2 = dtype(work["l2"] or 0)
     versions = [np.zeros((65, 10), dtype)]
     velocity = np.zeros((65, 10), dtype)
     for step in range(len(schedule["step_time"])):
@@ -101,19 +106,34 @@ def replay(folder: pathlib.Path, dtype: type = np.float64) -> Iterator[Step]:
         ]
         updates = [-rate * (slope + l2 * start) for start, (_, slope) in zip(starts, work, strict=True)]
         late = (step - schedule["download_version"][trips]).astype(dtype)
-        discount = (1 + late) ** dtype(-config["staleness_exponent"])
+        discount = (1 + late) ** dtype(-arguments_of(config["algorithm"]).get("exponent", 0))
         model = versions[-1]
-        if config["algorithm"] == "fedbuff":
+        if algorithm == "fedbuff":
             weighted = [s * update for s, update in zip(discount, updates, strict=True)]
             model = model + server_rate * sum(weighted) / dtype(len(trips))
-        elif config["algorithm"] == "fedasync":
+        elif algorithm == "fedasync":
             share = server_rate * discount[0]
             model = (1 - share) * model + share * (starts[0] + updates[0])
         else:
-            velocity = dtype(config["server_momentum"] or 0) * velocity + sum(updates) / dtype(len(trips))
+            velocity = dtype(server["momentum"] or 0) * velocity + sum(updates) / dtype(len(trips))
             model = model + server_rate * velocity
         versions.append(model)
         yield Step(schedule["client"][trips], np.array([loss for loss, _ in work]), updates, model)
+
+
+def name_of(call: str) -> str:
+    """The name of the function that a call's text calls."""
+    return call.partition("(")[0]
+
+
+def arguments_of(call: str) -> dict[str, Any]:
+    """{name: value} of the arguments that are literals, those of calls inside it included."""
+    keywords = [each for each in ast.walk(ast.parse(call)) if isinstance(each, ast.keyword)]
+    return {
+        str(each.arg): ast.literal_eval(each.value)
+        for each in keywords
+        if not isinstance(each.value, (ast.Call, ast.Name))
+    }
 
 
 def _loss_and_slope(model: np.ndarray, examples: Split) -> tuple[float, np.ndarray]:

@@ -70,12 +70,14 @@ def test_too_little_memory_says_how_much_and_which_setting_lowers_it(monkeypatch
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made():
-    settings = dataclasses.replace(ASYNCHRONOUS, model="mlp", hidden_sizes="10000000,10000000")
+    settings = dataclasses.replace(ASYNCHRONOUS, model="mlp(hidden_sizes=[10000000, 10000000])")
     with pytest.raises(SettingError, match=r"needs .* GiB of device memory.*a smaller model"):
         make_experiments(settings)
 
 
-@pytest.mark.parametrize("last", [{"seed": "0,1,x"}, {"algorithm": "fedbuff,fedavg", "cohort_size": 200}])
+@pytest.mark.parametrize(
+    "last", [{"seed": "0,1,x"}, {"algorithm": "fedbuff,fedavg", "protocol.cohort_size": 200}]
+)
 def test_nothing_is_written_before_all_runs_are_checked(last, tmp_path):
     with pytest.raises(SettingError):
         run(dataclasses.replace(ASYNCHRONOUS, **last), tmp_path / "results")

@@ -63,27 +63,27 @@ def test_every_setting_that_names_a_file_says_so():
     named = {name for name in DECLARED if any(word in HELP[name].lower() for word in words)}
     named |= {name for name in DECLARED if name.endswith(("_file", "_dir", "_vocabulary", "_path"))}
     not_named = {"python_source", "dataset", "most_characters", "data_seed"}
-    not_named |= {"delay", "availability"}  # whose calls say which arguments are files
+    not_named |= {"delay", "availability", "model"}  # whose calls say which arguments are files
     assert named - not_named - {*PLACES} == {name for name, declared in DECLARED.items() if declared.files}
 
 
 def test_what_lies_in_a_folder_counts_file_by_file(tmp_path):
     for name in ("config.json", "model.safetensors", "vocab.txt", "notes.txt"):
         (tmp_path / name).write_text(name)
-    files = input_files({"model_dir": str(tmp_path), "embeddings_file": "~/glove.txt", "delay": "gamma"})
-    assert list(files) == [
-        "embeddings_file",
-        "model_dir/config.json",
-        "model_dir/model.safetensors",
-        "model_dir/vocab.txt",
+    model = f"bert(model_dir={str(tmp_path)!r})"
+    assert list(input_files({"model": model, "delay": "gamma"})) == [
+        "model.model_dir/config.json",
+        "model.model_dir/model.safetensors",
+        "model.model_dir/vocab.txt",
     ]
-    assert "~" not in str(files["embeddings_file"])
-    settings = dataclasses.replace(SMALL, model_dir=str(tmp_path))
+    (embeddings,) = input_files({"model": "sent140_lstm(embeddings_file='~/glove.txt')"}).items()
+    assert embeddings[0] == "model.embeddings_file" and "~" not in str(embeddings[1])
+    settings = dataclasses.replace(SMALL, model=model)
     source = DataCache().source(SMALL)
     before = input_digests(settings, source)
     (tmp_path / "vocab.txt").write_text("more words")
     assert {what for what, digest in input_digests(settings, source).items() if digest != before[what]} == {
-        "model_dir/vocab.txt"
+        "model.model_dir/vocab.txt"
     }
 
 

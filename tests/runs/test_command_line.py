@@ -20,7 +20,7 @@ from waiting import LIMIT, until
 
 from jafl.cli import command_help, command_line
 from jafl.config.declaration import GROUPS
-from jafl.config.settings import DEFAULTS, HELP
+from jafl.config.settings import DEFAULTS, FORMAT, HELP
 
 SMALL = {
     "algorithm": "fedbuff",
@@ -130,9 +130,9 @@ def test_helpfull_explains_every_setting(tmp_path):
         "Simulates asynchronous federated learning",
         "python run.py --algorithm=fedbuff",
         "--num_clients: Number of clients. (default: 100)",
-        "--over_selection: Share of extra clients started in each synchronous round and cancelled when late, 0.3 "
-        "say. Only where protocol is synchronous, and cohorts is fixed, and participation is left out. "
-        "(default: 0.0)",
+        "--dropout: Who leaves for ever, and when, a call of jafl.dropout: nobody, fraction(0.5, time=10), "
+        "fraction(0.5, server_step=500), clients([3, 7], trips=20). Only where protocol is asynchronous, "
+        "open_arrivals or synchronous. (default: nobody)",
         "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: false)",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--flagfile=FILE",
@@ -331,10 +331,10 @@ def test_divergence_names_the_step_and_the_client(tmp_path):
         "batch_size": 0,
         "local_steps": 1,
         "learning_rate": 1e15,
-        "l2": 1,
+        "client_work.l2": 1,
         "evaluate_every": 5,
     }
-    (tmp_path / "wild.json").write_text(json.dumps({"format": 2, **settings, "seed": "3"}))
+    (tmp_path / "wild.json").write_text(json.dumps({"format": FORMAT, **settings, "seed": "3"}))
     result = run_py("--config=wild.json", "--output_dir=wild", folder=tmp_path)
     assert result.returncode == 1, result.stderr
     folder = tmp_path / "wild"

@@ -93,7 +93,7 @@ def test_on_an_accelerator_memory_decides(monkeypatch):
 def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
     found = [
         *experiments(algorithm="fedbuff,fednova,fedstaleweight", plan_form="matrix"),
-        *experiments(algorithm="fedbuff", plan_form="matrix", server_optimizer="sgd", server_momentum=0.5),
+        *experiments(algorithm="fedbuff", plan_form="matrix", server_optimizer="sgd(momentum=0.5)"),
         *experiments(algorithm="fedasync", buffer_size=1, plan_form="matrix"),
     ]
     assert grouping.group_experiments(found) == [[0, 1, 2, 3], [4]]

@@ -129,7 +129,9 @@ def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
 
 
 def test_what_the_schedule_and_the_weights_make_public_is_said():
-    settings = changed(delay="once_per_client(proportional_to_examples(mean=1.0))", weigh_by_examples=True)
+    settings = changed(
+        delay="once_per_client(proportional_to_examples(mean=1.0))", **{"algorithm.weigh_by_examples": True}
+    )
     (experiment,) = make_experiments(settings)
     said = " ".join(experiment.rule.report.conditions)
     for what in ("The weights of fedbuff", "The schedule"):
@@ -179,10 +181,7 @@ def test_poisson_cohorts_have_an_epsilon_of_their_own_while_they_are_secret(tmp_
     pytest.importorskip("dp_accounting")
     settings = changed(
         algorithm="fedavg",
-        cohorts="poisson",
-        cohort_size=4,
-        buffer_size=None,
-        concurrency=None,
+        protocol="synchronous(cohort_size=4, cohorts='poisson', client_trips=120)",
         mechanism="independent",
         epsilon=None,
         noise_multiplier=1.0,
@@ -279,7 +278,7 @@ NOT_AMPLIFIED = {
     "mean": {"algorithm": "fedbuff"},
     "exponential": {"algorithm": "exponential_weighting"},
     "fedstaleweight": {"algorithm": "fedstaleweight"},
-    "sum by examples": {"algorithm": "fedbuff", "aggregate": "sum", "weigh_by_examples": True},
+    "sum by examples": {"algorithm": "fedbuff(aggregate='sum', weigh_by_examples=True)"},
 }
 
 
@@ -289,9 +288,7 @@ def test_sampling_amplifies_only_where_all_have_one_weight(row):
     (experiment,) = make_experiments(
         Settings(
             model="softmax",
-            protocol="synchronous",
-            cohorts="poisson",
-            cohort_size=8,
+            protocol="synchronous(cohort_size=8, cohorts='poisson')",
             num_clients=20,
             client_trips=120,
             mechanism="independent",

@@ -27,28 +27,28 @@ RUNS = {
         "client_trips": 60,
         "delay": "throttled(with_network(slow_fraction(gamma(shape=0.7), gamma(mean=10, shape=0.7), 0.3), "
         "upload_bandwidth=5000), share=0.5, clients=[0, 1, 2])",
-        "restart": "not_twice_in_a_buffer",
-        "staleness_limit": 3,
-        "flush_after": 0.8,
-        "failure_rate": 0.1,
+        "protocol.restart": "not_twice_in_a_buffer",
+        "protocol.staleness_limit": 3,
+        "protocol.flush_after": 0.8,
+        "protocol.failure_rate": 0.1,
         "availability": "on_and_off(mean_on=6, mean_off=1)",
         "dropout": "fraction(0.2, time=2.5)",
     },
-    "K-sync": {"algorithm": "wkafl", "buffer_size": 4, "concurrency": 8, "cancel_at_step": True, "server_steps": 6},
+    "K-sync": {"algorithm": "wkafl", "buffer_size": 4, "concurrency": 8, "protocol.cancel_at_step": True, "server_steps": 6},
     "waiting": {
         "algorithm": "fedavg",
         "protocol": "asynchronous",
         "buffer_size": 2,
-        "staleness_limit": 1,
-        "too_stale": "wait",
+        "protocol.staleness_limit": 1,
+        "protocol.too_stale": "wait",
         "server_steps": 9,
     },
     "open arrivals": {
         "algorithm": "fedbuff",
         "protocol": "open_arrivals",
         "buffer_size": 3,
-        "start_rate": 4.0,
-        "starts": "constant",
+        "protocol.start_rate": 4.0,
+        "protocol.starts": "constant",
         "delay": "pareto",
         "availability": "diurnal(day_length=8, share=0.7, spread=0.5, loses_trips=True)",
         "client_trips": 50,
@@ -57,7 +57,7 @@ RUNS = {
         "algorithm": "fedstaleweight",
         "protocol": "open_arrivals",
         "buffer_size": 3,
-        "exclude_busy": False,
+        "protocol.exclude_busy": False,
         "client_trips": 50,
     },
     "drawn staleness": {
@@ -66,7 +66,7 @@ RUNS = {
         "delay": "exponential(5)",
         "server_steps": 20,
     },
-    "rounds": {"algorithm": "fednova", "cohort_size": 4, "over_selection": 0.5, "server_steps": 5},
+    "rounds": {"algorithm": "fednova", "protocol.cohort_size": 4, "protocol.over_selection": 0.5, "server_steps": 5},
 }  # fmt: skip
 TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds")
 # Runs run.py with each list of flags in turn, in one process and without pictures.
@@ -219,7 +219,7 @@ def test_a_dry_run_of_several_leaves_a_folder_for_each(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=in_tiers(presets.names(), ("fedbuff", "ace")))
+@pytest.fixture(scope="module", params=in_tiers(list(presets.ALGORITHMS), ("fedbuff", "ace")))
 def trained(request, tmp_path_factory):
     """The folder of each algorithm's run of 100 trips, its settings all but left to it."""
     folder = tmp_path_factory.mktemp("trained") / request.param

@@ -8,6 +8,7 @@ import pytest
 
 import jafl
 from jafl.base.errors import SettingError
+from jafl.config.settings import FORMAT
 from jafl.runs.directory import reader
 from jafl.runs.directory.files import RunDirectory
 
@@ -50,11 +51,11 @@ def test_a_schedule_comes_back_whole(name, tmp_path):
 def directory(path, *, metrics="", summary=None, **config):
     """A run directory by hand."""
     path.mkdir(parents=True, exist_ok=True)
-    config = {"format": 2, "algorithm": "fedbuff", "seed": "0", **config}
+    config = {"format": FORMAT, "algorithm": "fedbuff", "seed": "0", **config}
     (path / "config.json").write_text(json.dumps(config))
     (path / "metrics.jsonl").write_text(metrics)
     if summary is not None:
-        (path / "summary.json").write_text(json.dumps({"format": 2, **summary}))
+        (path / "summary.json").write_text(json.dumps({"format": FORMAT, **summary}))
     return path
 
 

@@ -192,7 +192,7 @@ def test_a_comparison_of_other_seeds_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"versions": {"jax": "0.0.1"}}, "version of jax: was '0.0.1'"),
-        ({"format": 1}, "has format 1, but this version of jafl reads 2 only"),
+        ({"format": 2}, "has format 2, but this version of jafl reads 3 only"),
     ],
     ids=["versions", "format"],
 )
@@ -272,7 +272,7 @@ def test_a_run_on_other_source_files_is_not_resumed(tmp_path, monkeypatch):
     library("earlier", text)
     settings = Settings(
         algorithm="fedbuff", dataset="python_source", num_clients=4, concurrency=2, buffer_size=2, client_trips=20,
-        hidden_sizes="3", most_characters=200, evaluate_every=10,
+        model="character_lstm(hidden_sizes=[3])", most_characters=200, evaluate_every=10,
     )  # fmt: skip
     folder = tmp_path / "run"
     (outcome,) = quiet(settings, folder, trackers=[at_step(5, ctrl_c)])

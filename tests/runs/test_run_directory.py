@@ -24,7 +24,7 @@ from tiers import in_tiers
 import jafl
 from jafl.base.errors import SettingError
 from jafl.config.presets import COMMON, PRESETS
-from jafl.config.settings import Settings
+from jafl.config.settings import FORMAT, Settings
 from jafl.runs.directory.files import RunDirectory, claim_next_directory
 from jafl.runs.runner import run
 
@@ -61,7 +61,7 @@ def minibatches(tmp_path_factory):
         buffer_size=4,
         client_trips=302,
         delay="exponential",
-        hidden_sizes="16",
+        model="mlp(hidden_sizes=[16])",
         learning_rate=0.2,
         validation_fraction=0.1,
         train_accuracy=True,
@@ -80,9 +80,7 @@ def over_selected(tmp_path_factory):
         algorithm="fedavg",
         model="softmax",
         num_clients=12,
-        cohort_size=5,
-        over_selection=0.4,
-        server_steps=30,
+        protocol="synchronous(cohort_size=5, over_selection=0.4, server_steps=30)",
         delay="log_normal",
         target_accuracy=1.0,
     )
@@ -138,14 +136,11 @@ def test_all_files_are_there_and_nothing_else(any_run):
 # config.json
 
 
-# What these runs do not read: settings of other rules, rules with memory, images and texts, private runs.
+# What these runs do not read: settings of images and texts, of private runs.
 UNUSED = {
-    "client_momentum", "server_momentum", "proximal", "l2", "memory_precision", "devices",
-    "plan_form", "data_dir", "cache_dir", "test_fraction", "split_by", "data_fraction",
+    "devices", "plan_form", "data_dir", "cache_dir", "test_fraction", "split_by", "data_fraction",
     "normalization", "tokens", "vocabulary_size", "wordpiece_vocabulary", "text_digest", "most_characters",
-    "evaluation_examples", "test_folds", "staleness_limit",
-    "flush_after", "start_rate", "most_trips", "trip_time_out",
-    "stop_when", "deadline", "min_reports", "participation", "clip_norm", "noise_multiplier", "epsilon",
+    "evaluation_examples", "test_folds", "stop_when", "clip_norm", "noise_multiplier", "epsilon",
     "delta", "dp_bands", "noise_seed", "secure_fraction_bits", "secure_weight_bits",
 }  # fmt: skip
 
@@ -153,18 +148,25 @@ UNUSED = {
 def test_config_holds_every_setting_resolved(any_run):
     folder, _ = any_run
     config = read_json(folder / "config.json")
-    assert config["format"] == 2
-    asynchronous = config["protocol"] == "asynchronous"
-    unused = UNUSED | ({"cohort_size"} if asynchronous else {"buffer_size", "restart", "concurrency"})
-    unused |= {"client_trips" if config["server_steps"] else "server_steps"}
-    unused |= {"local_epochs" if config["local_steps"] else "local_steps"}
+    assert config["format"] == FORMAT
     for field in dataclasses.fields(Settings):
         assert field.name in config
-        if field.name not in unused | {"evaluate_every"}:  # null: so many evaluations in all
+        if field.name not in UNUSED | {"evaluate_every"}:  # null: so many evaluations in all
             assert config[field.name] is not None, f"{field.name} is not resolved"
     assert config["partition"] == "dirichlet(alpha=0.3, equal_sizes=False)"
     preset = {**COMMON, **PRESETS["fedavg"]}["learning_rate"]
-    assert config["learning_rate"] == (0.2 if config["algorithm"] == "fedbuff" else preset)
+    is_fedbuff = config["algorithm"].startswith("fedbuff(")
+    rate = 0.2 if is_fedbuff else preset
+    assert config["client_optimizer"] == f"sgd(learning_rate={rate}, momentum=None, nesterov=False)"
+    assert config["model"] == ("mlp(hidden_sizes=[16])" if is_fedbuff else "softmax")
+    assert config["protocol"] == (
+        "asynchronous(concurrency=6, buffer_size=4, client_trips=302, restart='at_once', replace_lost='at_once', "
+        "trip_time_out=None, cancel_at_step=False, staleness_limit=None, too_stale='drop', flush_after=None, "
+        "failure_rate=0.0, most_trips=None, smallest_gap=0)"
+        if is_fedbuff
+        else "synchronous(cohort_size=5, over_selection=0.4, server_steps=30, deadline=None, min_reports=None, "
+        "participation=None, failure_rate=0.0, most_trips=None, smallest_gap=0, cohorts='fixed')"
+    )
 
 
 def test_config_says_what_ran_where_and_how(minibatches):
@@ -203,10 +205,10 @@ def test_a_setting_typed_beside_config_replaces_the_one_that_it_excludes(minibat
     assert Settings.from_file(by_trips).client_trips == 302
     settings = Settings.from_file(by_trips, server_steps=7, local_steps=2)
     assert (settings.server_steps, settings.client_trips) == (7, None)
-    assert (settings.local_steps, settings.local_epochs) == (2, None)
+    assert (settings.local_steps, settings.value("client_work.local_epochs")) == (2, None)
     settings = Settings.from_file(by_steps, client_trips=70, dataset="synthetic")
     assert (settings.server_steps, settings.client_trips, settings.dataset) == (None, 70, "synthetic")
-    assert settings.over_selection == 0.4
+    assert settings.value("protocol.over_selection") == 0.4
 
 
 # schedule.npz
@@ -297,7 +299,7 @@ def test_partition_splits_the_source_completely(minibatches, over_selected):
 
 def test_partition_of_data_that_come_with_clients(tmp_path):
     settings = Settings(
-        algorithm="fedavg", dataset="synthetic", model="softmax", num_clients=8, cohort_size=3, server_steps=4
+        algorithm="fedavg", dataset="synthetic", model="softmax", num_clients=8, concurrency=3, server_steps=4
     )
     (outcome,) = quiet(settings, tmp_path / "run")
     names = {"offsets", "indices", "total_examples", "labels_digest"}
@@ -406,7 +408,7 @@ def test_params_of_the_mlp_give_the_last_line_of_the_metrics(minibatches):
 def test_summary_of_metrics(any_run):
     folder, _ = any_run
     summary, lines = read_json(folder / "summary.json"), read_lines(folder / "metrics.jsonl")
-    assert (summary["format"], summary["status"]) == (2, "finished")
+    assert (summary["format"], summary["status"]) == (FORMAT, "finished")
     accuracy = np.array([line["test_accuracy"] for line in lines])
     assert summary["final"] == lines[-1]
     assert summary["best"] == lines[int(np.argmax(accuracy))]
@@ -505,7 +507,7 @@ def test_comparison_has_a_child_for_each_run(comparison):
     assert folders == expected
     for folder in expected:
         config = read_json(comparison / folder / "config.json")
-        assert folder == f"{config['algorithm']}-seed{config['seed']}"
+        assert folder == f"{config['algorithm'].partition('(')[0]}-seed{config['seed']}"
         assert {path.name for path in (comparison / folder).iterdir()} >= FILES
     files = {path.name for path in comparison.iterdir() if path.is_file()}
     assert files >= {"summary.json", "accuracy.png"}
@@ -522,7 +524,7 @@ def test_comparison_shares_schedule_and_partition_where_it_can(comparison):
 
 def test_comparison_summary(comparison):
     summary = read_json(comparison / "summary.json")
-    assert summary["format"] == 2
+    assert summary["format"] == FORMAT
     assert summary["target_accuracy"] == 0.4
     children = {name: read_json(comparison / name / "summary.json") for name in summary["runs"]}
     assert set(children) == {path.name for path in comparison.iterdir() if path.is_dir()}

@@ -134,7 +134,7 @@ def test_an_error_while_recording_is_raised_once_all_have_stopped(orders, tmp_pa
 
 @pytest.mark.full
 def test_a_run_that_diverges_does_not_end_the_others(orders, tmp_path, monkeypatch):
-    settings = {**SETTINGS, "learning_rate": 1e30, "l2": 1.0, "seed": "0,1"}
+    settings = {**SETTINGS, "learning_rate": 1e30, "client_work.l2": 1.0, "seed": "0,1"}
     outcomes = lead(settings, tmp_path / "run", checkpoint_every=0)
     assert [outcome.status for outcome in outcomes] == ["diverged", "diverged"]
     assert isinstance(outcomes[0].error, DivergenceError)

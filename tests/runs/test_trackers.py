@@ -117,7 +117,7 @@ def test_a_tracker_is_closed_when_training_diverges(tmp_path):
         def close(self):
             closed.append(True)
 
-    wild = Settings(**{**SMALL.__dict__, "learning_rate": 1e15, "l2": 1.0})
+    wild = Settings(**{**SMALL.__dict__, "learning_rate": 1e15, "client_work.l2": 1.0})
     (outcome,) = quiet(wild, tmp_path / "run", trackers=[Mine])
     assert outcome.status == "diverged"
     assert closed == [True]
