@@ -170,10 +170,7 @@ def test_other_settings_are_refused_with_the_differences(stopped, tmp_path):
     with pytest.raises(SettingError) as refused:
         quiet(others, stopped, resume=True)
     lines = str(refused.value).splitlines()
-    assert (
-        "  partition.alpha: was 0.3, is 0.1"
-        in lines
-    )
+    assert "  partition.alpha: was 0.3, is 0.1" in lines
     assert "  learning_rate: was 0.3, is 0.7" in lines
     assert len(lines) == 4
     assert contents(stopped) == before

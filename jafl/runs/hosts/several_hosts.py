@@ -21,6 +21,7 @@ import numpy as np
 
 from jafl.base import processes
 from jafl.base.errors import SettingError
+from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import PLACES, Settings
 from jafl.records import History
@@ -267,7 +268,8 @@ def _what_must_be_alike(settings: Settings) -> dict[str, Any]:
     from jafl import __version__
 
     device = jax.local_devices()[0]
-    own_settings = {name: value for name, value in dataclasses.asdict(settings).items() if name not in PLACES}
+    given = calls.flattened(dataclasses.asdict(settings))
+    own_settings = {name: value for name, value in given.items() if name not in PLACES}
     return {
         **own_settings,
         "version of jafl": __version__,

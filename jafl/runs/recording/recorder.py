@@ -176,7 +176,9 @@ class Recording:
         self.directory.restart(evaluations)
         server_step = evaluations[-1]["server_step"] if evaluations else 0
         for tracker in self.options.trackers:
-            writer = contextlib.closing(tracker(self.directory.path, calls.flattened(self._settings), server_step))
+            writer = contextlib.closing(
+                tracker(self.directory.path, calls.flattened(self._settings), server_step)
+            )
             self._writers.append(self._open.enter_context(writer))
 
     def evaluated(self, evaluation: Mapping[str, Any]) -> None:
