@@ -89,7 +89,7 @@ def test_what_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(SettingError, match="is not JSON"):
         reader.find_runs(tmp_path)
     directory(tmp_path, format=1)
-    with pytest.raises(SettingError, match="has format 1, but this version of jafl reads 2 only"):
+    with pytest.raises(SettingError, match="has format 1, but this version of jafl reads 3 only"):
         reader.find_runs(tmp_path)
     directory(tmp_path, metrics="{}\n{\n")
     with pytest.raises(SettingError, match="Line 2 of .* is not JSON"):
