@@ -132,18 +132,19 @@ def test_a_plan_says_what_the_runs_then_take(tmp_path):
         assert needs["steps"] == summary["server_steps"]
         assert needs["counted"]["evaluations"] == len(first.evaluations)
         assert needs["memory"] == pytest.approx(summary["memory"]["needed_bytes"], rel=0.5)
-        minibatches = _minibatches(first.path, first.config)
+        minibatches = _minibatches(first)
         assert needs["counted"]["minibatches"] == minibatches
-        assert needs["counted"]["training"] == minibatches * first.config["batch_size"] * 2 * 640
+        assert needs["counted"]["training"] == minibatches * first.value("batch_size") * 2 * 640
 
 
-def _minibatches(folder, config):
+def _minibatches(run):
     """Of all trips, from the files of a run alone."""
-    clients = np.load(folder / "schedule.npz")["client"]
-    sizes = np.diff(np.load(folder / "partition.npz")["offsets"])
-    if config["local_steps"] is not None:
-        return len(clients) * config["local_steps"]
-    return int(np.sum(config["local_epochs"] * -(-sizes[clients] // config["batch_size"])))
+    clients = np.load(run.path / "schedule.npz")["client"]
+    sizes = np.diff(np.load(run.path / "partition.npz")["offsets"])
+    if run.value("local_steps") is not None:
+        return len(clients) * run.value("local_steps")
+    epochs = run.value("client_work.local_epochs")
+    return int(np.sum(epochs * -(-sizes[clients] // run.value("batch_size"))))
 
 
 @pytest.mark.full
@@ -189,7 +190,10 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known)
     options = {"output_dir": tmp_path / "out", "dry_run": True, "show": lambda line: None}
     for typed, message in (
         ({"algorithm": "fedbuff"}, "arms of its own"),
-        ({"deadline": 2.0}, "deadline is 2.0, but must be left out: no run reads it"),
+        (
+            {"protocol.deadline": 2.0},
+            "protocol.deadline is 2.0, but must be left out: no run reads it",
+        ),
     ):
         with pytest.raises(SettingError, match=message):
             running.run_paper_experiment("nothing", typed=typed, **options)
@@ -324,11 +328,13 @@ def _passes(run, loaded):
     source = loaded.source(run)
     validated = 0 if source.validation_y is None else len(source.validation_y)
     examples = len(source.test_y) + validated + (len(source.y) if run.train_accuracy else 0)
-    size = run.cohort_size if run.protocol == "synchronous" else run.buffer_size
+    size = run.argument("protocol.cohort_size") or run.buffer_size
     trips = run.client_trips or run.server_steps * size
-    batches = run.local_steps or run.local_epochs * -(-len(source.y) // (run.num_clients * run.batch_size))
+    batches = run.local_steps or run.value("client_work.local_epochs") * -(
+        -len(source.y) // (run.num_clients * run.batch_size)
+    )
     servers = 0
-    if run.algorithm == "zeno_plus_plus":
-        servers = run.server_examples * trips / int(run.rule_arguments.removeprefix("refresh_every="))
+    if run.algorithm_name == "zeno_plus_plus":
+        servers = run.server_examples * trips / run.value("algorithm.refresh_every")
     evaluations = 1 + (trips // run.evaluate_every if run.evaluate_every else 100)
     return GRADIENT * (trips * batches * run.batch_size + servers), FORWARD * evaluations * examples

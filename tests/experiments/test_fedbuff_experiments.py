@@ -112,7 +112,7 @@ def test_example_weights_have_k_times_the_rate_that_was_found_for_sums(task, siz
     scale, settings = sweeps.adapted(table7.EXPERIMENT.scales["paper"], {})
     own = arms.under(settings, scale.arms, {"dataset": task, "buffer_size": size}, scale.overrides)
     sums, means = own[table7.UNIFORM], own[table7.BY_EXAMPLES]
-    assert (sums.aggregate, means.aggregate) == ("sum", "mean")
+    assert (sums.value("algorithm.aggregate"), means.value("algorithm.aggregate")) == ("sum", "mean")
     assert means.server_learning_rate == pytest.approx(size * sums.server_learning_rate)
     assert means.learning_rate == sums.learning_rate == table1.RATES[task][table1.FEDBUFF][0]
 

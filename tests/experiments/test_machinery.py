@@ -236,7 +236,7 @@ def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
             run
             for run in trials
             if run.label.startswith(row["label"] + search.BETWEEN)
-            and run.config["server_learning_rate"] == row["settings"]["server_learning_rate"]
+            and run.value("server_learning_rate") == row["settings"]["server_learning_rate"]
             and run.path.parent.name == row["condition"]
         ]
         assert row["score"] == pytest.approx(
@@ -252,11 +252,11 @@ def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
             assert own == {"server_learning_rate": max(scores, key=scores.get)}
             for run in find_runs(tmp_path / "out" / "runs" / where):
                 if run.label == label:
-                    assert run.config["server_learning_rate"] == own["server_learning_rate"]
+                    assert run.value("server_learning_rate") == own["server_learning_rate"]
     assert lines[lines.index("The winners:") + 1].startswith("{")
     for row in content["at_the_edge"]:
         assert f"At the edge of what was tried: {row}." in lines
-    batches = {(r.label, r.path.parent.name): r.config["batch_size"] for r in trials}
+    batches = {(r.label, r.path.parent.name): r.value("batch_size") for r in trials}
     assert {
         size for (label, where), size in batches.items() if label.startswith(PLAIN) and "=10" in where
     } == {4}
@@ -394,15 +394,24 @@ def test_a_typed_setting_that_all_arms_replace_is_refused(tune, tmp_path):
 
 
 def test_arms_that_replace_a_typed_setting_are_named():
-    arms = {"a": {"algorithm": "fedbuff"}, "b": {"algorithm": "fedbuff", "local_epochs": 2}}
-    sweep = Sweep("results", Settings(local_epochs=3), {"partition.alpha": [0.1, 1.0]}, arms, [])
-    assert sweeps.refuse_replaced(sweep, {"local_epochs": 3, "partition.alpha": 0.1, "seed": "1"}) == [
-        "local_epochs=3 does not hold for b: their own takes its place."
-    ]
+    arms = {"a": {"algorithm": "fedbuff"}, "b": {"algorithm": "fedbuff", "client_work.local_epochs": 2}}
+    sweep = Sweep(
+        "results",
+        Settings(client_work="client_work(local_epochs=3)"),
+        {"partition.alpha": [0.1, 1.0]},
+        arms,
+        [],
+    )
+    assert sweeps.refuse_replaced(
+        sweep, {"client_work.local_epochs": 3, "partition.alpha": 0.1, "seed": "1"}
+    ) == ["client_work.local_epochs=3 does not hold for b: their own takes its place."]
     assert sweeps.refuse_replaced(sweep, {"batch_size": 4}) == []
-    under_one = Override({"partition.alpha": 0.1}, "b", {"local_epochs": 3})
+    under_one = Override({"partition.alpha": 0.1}, "b", {"client_work.local_epochs": 3})
     assert (
-        sweeps.refuse_replaced(dataclasses.replace(sweep, overrides=[under_one]), {"local_epochs": 3}) == []
+        sweeps.refuse_replaced(
+            dataclasses.replace(sweep, overrides=[under_one]), {"client_work.local_epochs": 3}
+        )
+        == []
     )
 
 

@@ -115,12 +115,12 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any]) -> list[str]:
     ]
     sentences = []
     for name in sorted({*typed} - {"seed", *BUDGET, *DECIDE_NOTHING, *sweep.conditions}):
-        own_value = getattr(sweep.settings, name)
-        own = {label: {getattr(arms[label], name) for arms in conditions} for label in sweep.arms}
-        replacing = [label for label, values in own.items() if own_value not in values]
+        own_value = sweep.settings.argument(name)
+        own = {label: {f"{arms[label].argument(name)}" for arms in conditions} for label in sweep.arms}
+        replacing = [label for label, values in own.items() if f"{own_value}" not in values]
         replacing = list(dict.fromkeys(label.partition(search.BETWEEN)[0] for label in replacing))
-        if all(own_value not in values for values in own.values()):
-            values = sorted({f"{value}" for values in own.values() for value in values})
+        if all(f"{own_value}" not in values for values in own.values()):
+            values = sorted({value for values in own.values() for value in values})
             raise SettingError(
                 f"{name} is {own_value!r}, but must be left out: each arm has its own ({', '.join(values)}), from "
                 f"the experiment's file or from a search. To try others, copy the file under another name.",
