@@ -8,7 +8,7 @@ from experiments.harness.declare import search
 from experiments.harness.declare.declarations import Scale
 from jafl.base.errors import SettingError, require
 from jafl.config import arms as all_arms
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
 
