@@ -302,6 +302,8 @@ def _with_set(
         setting, _, argument = path.partition(".")
         text: Any = whole.get(setting, defaults.get(setting))
         text = _LEFT_OUT.get(setting) if text is None else text
+        if value is None and setting not in LISTS and not _has(setting, text, argument):
+            continue  # left out of a call that does not have it
         try:
             whole[setting] = _changed(setting, text, argument, value)
         except SettingError as error:
@@ -346,6 +348,11 @@ def says(setting: str, text: str, argument: str) -> bool | None:
         with contextlib.suppress(SettingError):
             said = grammar(setting).says(one, argument) or bool(said)
     return said
+
+
+def _has(setting: str, text: Any, argument: str) -> bool:
+    """Whether a call has an argument, or one inside of it."""
+    return not isinstance(text, str) or "." in argument or grammar(setting).has(text, argument)
 
 
 def _exclude(path: str, other: str) -> bool:
