@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jafl import data
@@ -348,6 +348,20 @@ def says(setting: str, text: str, argument: str) -> bool | None:
         with contextlib.suppress(SettingError):
             said = grammar(setting).says(one, argument) or bool(said)
     return said
+
+
+def refuse_missing(setting: str, texts: Sequence[str], argument: str, value: Any) -> None:
+    """Raises SettingError, of the first of these calls, where none of them has an argument."""
+    error = None
+    for text in texts:
+        try:
+            _changed(setting, text, argument, value)
+        except SettingError as refused:
+            error = error or refused
+        else:
+            return
+    if error:
+        raise error
 
 
 def _has(setting: str, text: Any, argument: str) -> bool:
