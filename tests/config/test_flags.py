@@ -8,7 +8,7 @@ from in_process import assert_refused, command
 
 from jafl.cli import command_line
 from jafl.config.calls import SHORT_NAMES
-from jafl.config.settings import FORMAT, RENAMED, TYPES
+from jafl.config.settings import FORMAT, TYPES
 from jafl.sweeps.sweep import SweepOutcome
 
 # Read by every command, or commands themselves.
@@ -26,7 +26,7 @@ def test_every_flag_says_which_commands_read_it(tmp_path):
     command(["--version"], tmp_path)  # defines the settings' flags
     own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[command_line.__name__]}
     settings = {*TYPES, *SHORT_NAMES}
-    assert own - settings - set(RENAMED) - EVERYWHERE == set(command_line._READ_BY) - settings
+    assert own - settings - EVERYWHERE == set(command_line._READ_BY) - settings
     assert settings <= set(command_line._READ_BY)
     for commands in command_line._READ_BY.values():
         assert set(commands) <= {*command_line._DOES, "config", "resume", "overwrite"}

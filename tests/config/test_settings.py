@@ -7,15 +7,13 @@ import re
 
 import pytest
 
-from jafl import data
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.config import arms, calls, grid, presets
 from jafl.config.builders import make_partition, make_source
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
-from jafl.config.declaration import BY_ARGUMENT, GROUPS, Readers, State
+from jafl.config.declaration import GROUPS
 from jafl.config.experiment import make_experiments
 from jafl.config.grammar import _kinds
-from jafl.config.parsing import refused_as
 from jafl.config.settings import (
     DECLARED,
     EXCLUSIVE,
@@ -24,59 +22,25 @@ from jafl.config.settings import (
     MOST_USED,
     NOT_SETTINGS,
     OF_FEDERATION,
-    RENAMED,
     SHORT_HELP,
     TYPES,
     VARYING,
     Settings,
-    choice_arguments,
     filled_by_preset,
-    readers_by,
     source_settings,
 )
-from jafl.privacy.mechanisms import MECHANISMS
-
-# {a setting that distinguishes readers: {its values: the functions that take their settings}}
-FUNCTIONS = {
-    "mechanism": dict.fromkeys(MECHANISMS),
-    "protocol": PROTOCOLS,
-    "dataset": data.SOURCES,
-}
-
-
-def takes(function, argument):
-    return argument in inspect.signature(function).parameters
-
 
 # What each setting declares
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_setting_has_a_group_readers_and_help(name):
-    declared = DECLARED[name]
-    assert declared.group in GROUPS
-    assert isinstance(declared.readers, Readers)
+def test_every_setting_has_a_group_and_help(name):
+    assert DECLARED[name].group in GROUPS
     assert re.fullmatch(r"(?s)\S.*[.)]", HELP[name])
-    assert declared.readers.cases
-    for setting, names in ((each, names) for case in declared.readers.cases for each, names in case.items()):
-        if isinstance(names, State):
-            assert setting in TYPES
-        else:
-            functions = FUNCTIONS[setting]
-            assert set(names) <= set(functions)
-            if names == BY_ARGUMENT:
-                assert any(takes(function, name) for function in functions.values())
 
 
 def test_every_group_has_settings():
     assert {declared.group for declared in DECLARED.values()} == set(GROUPS)
-
-
-def test_readers_take_every_argument_that_is_declared_for_them():
-    for value, function in FUNCTIONS["dataset"].items():
-        names = choice_arguments("dataset", value)
-        assert all(takes(function, argument) for argument in names), value
-    assert choice_arguments("dataset", "mnist_1d")["examples"] == "mnist_1d_examples"
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)
@@ -89,8 +53,8 @@ def test_every_short_name_is_that_of_an_argument_and_has_help(name):
     assert set(SHORT_HELP) == set(SHORT_NAMES)
 
 
-def test_ten_settings_are_the_ones_used_most():
-    assert len(set(MOST_USED)) == len(MOST_USED) == 10
+def test_the_settings_used_most_are_settings():
+    assert len(set(MOST_USED)) == len(MOST_USED) == 14
     assert set(MOST_USED) <= {*TYPES, *SHORT_NAMES}
 
 
@@ -120,74 +84,25 @@ def test_presets_fill_in_what_is_declared_for_them():
 # The lists that follow
 
 
-OF_SOME_DATA_SETS = {
-    "data_dir",
-    "cache_dir",
-    "test_fraction",
-    "data_seed",
-    "resample_data",
-    "split_by",
-    "data_fraction",
-    "normalization",
-    "tokens",
-    "most_characters",
-    "text_digest",
-    "vocabulary_size",
-    "wordpiece_vocabulary",
+OF_ANY_SOURCE = {
+    *("dataset", "precision", "data_dir", "cache_dir", "test_fraction", "data_seed", "resample_data"),
+    *("validation_fraction", "evaluation_examples", "test_folds", "shuffle_labels"),
+    *("server_examples", "server_classes"),
 }
-OF_ANY_SOURCE = OF_SOME_DATA_SETS | {
-    "dataset",
-    "precision",
-    "validation_fraction",
-    "evaluation_examples",
-    "test_folds",
-    "shuffle_labels",
-    "server_examples",
-    "server_classes",
-}
-OF_SYNTHETIC = {
-    "synthetic_alpha",
-    "synthetic_beta",
-    "synthetic_mean_examples",
-    "synthetic_shared_labels",
-    "num_clients",
-}
-CLIENTS_COME_AND_GO = {"availability", "dropout"}
 
 
 def test_what_a_data_set_and_a_federation_depend_on():
     assert set(source_settings("digits")) == set(source_settings("celeb_a")) == OF_ANY_SOURCE
-    assert set(source_settings("synthetic")) == OF_ANY_SOURCE | OF_SYNTHETIC
-    assert set(source_settings("mnist_1d")) == OF_ANY_SOURCE | {"mnist_1d_examples"}
+    assert set(source_settings("synthetic")) == OF_ANY_SOURCE | {"num_clients"}
     assert set(source_settings("python_source")) == OF_ANY_SOURCE | {"num_clients"}
-    assert set(OF_FEDERATION) == OF_ANY_SOURCE | OF_SYNTHETIC | {
-        "mnist_1d_examples",
-        "partition",
-        "richest_last",
-        "client_test_fraction",
-    }
-    by_argument = {name for name, names in readers_by("dataset").items() if names == BY_ARGUMENT}
-    assert by_argument == OF_SOME_DATA_SETS - {"data_seed", "resample_data"}
+    of_partition = {"num_clients", "partition", "richest_last", "client_test_fraction"}
+    assert set(OF_FEDERATION) == OF_ANY_SOURCE | of_partition
 
 
-def test_what_only_some_protocols_read():
-    read = {
-        protocol: {name for name, protocols in readers_by("protocol").items() if protocol in protocols}
-        for protocol in PROTOCOLS
-    }
-    assert read == {
-        "asynchronous": CLIENTS_COME_AND_GO,
-        "synchronous": CLIENTS_COME_AND_GO,
-        "open_arrivals": CLIENTS_COME_AND_GO,
-        "drawn_staleness": set(),
-    }
-    assert TRIPS_PER_STEP == {
-        "asynchronous": "buffer_size",
-        "open_arrivals": "buffer_size",
-        "drawn_staleness": "buffer_size",
-        "synchronous": "cohort_size",
-    }
-    assert readers_by("model") == readers_by("algorithm") == {}
+def test_the_trips_of_a_server_step_are_an_argument_of_each_protocol():
+    assert set(TRIPS_PER_STEP) == set(PROTOCOLS)
+    for protocol, argument in TRIPS_PER_STEP.items():
+        assert argument in inspect.signature(PROTOCOLS[protocol]).parameters
 
 
 def test_what_presets_fill_in_what_varies_and_what_excludes_what():
@@ -221,16 +136,14 @@ def test_what_presets_fill_in_what_varies_and_what_excludes_what():
         "algorithm.slope",
         "algorithm.threshold",
         "algorithm.rate",
-        "clip_norm",
-        "noise_multiplier",
-        "epsilon",
-        "delta",
+        "privacy.clip_norm",
+        "privacy.noise_multiplier",
+        "privacy.epsilon",
+        "privacy.delta",
+        "secure_aggregation.clip_norm",
         "target_accuracy",
     }
-    assert EXCLUSIVE == (
-        ("test_folds", "test_fraction"),
-        ("noise_multiplier", "epsilon"),
-    )
+    assert EXCLUSIVE == (("test_folds", "test_fraction"),)
 
 
 # The setting that a refusal names
@@ -246,7 +159,7 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
         ({"algorithm": "fedbuf"}, "algorithm", "fedbuf"),
         ({"server_steps": 10}, "server_steps", 10),
         ({"protocol.cohort_size": 3}, "protocol.cohort_size", 3),
-        ({"tokens": 3}, "tokens", 3),
+        ({"dataset": "python_source(tokens=0)"}, "dataset.tokens", 0),
         ({"model.fine_tune": "head"}, "model.fine_tune", None),
         ({"seed": "one"}, "seed", "one"),
         ({"delay": "uniform(low=-1)"}, "delay.low", -1.0),
@@ -347,25 +260,6 @@ def test_a_refusal_survives_the_way_to_another_process():
     )
 
 
-def test_a_refused_argument_is_refused_as_the_setting_that_filled_it():
-    def refused(error, names, otherwise=""):
-        with pytest.raises(SettingError) as refused, refused_as(names, otherwise):
-            raise error
-        return refused.value.setting, str(refused.value)
-
-    error = refusal("low", 3, "above 4 is best", "This is so.")
-    text = "is 3, but must be above 4 is best. This is so."
-    assert refused(error, {"low": "delay_low"}) == ("delay_low", f"delay_low {text}")
-    assert refused(error, {"high": "delay_high"}) == ("low", f"low {text}")
-    assert refused(error, {}, "groups") == ("groups", f"groups: low {text}")
-    error = refusal("clients in groups", 3, "4")
-    assert refused(error, {}, "groups") == ("clients in groups", str(error))
-    assert refused(SettingError("low is odd.", setting="low"), {"low": "delay_low"}) == (
-        "delay_low",
-        "delay_low: low is odd.",
-    )
-
-
 @pytest.mark.parametrize(
     ("partition", "setting", "message"),
     [
@@ -462,14 +356,3 @@ def test_an_argument_of_a_call_may_stand_in_a_config_file_and_beside_it(tmp_path
 
 def test_no_setting_hides_behind_a_field_of_the_config_file():
     assert not set(NOT_SETTINGS) & set(TYPES)
-
-
-def test_a_setting_that_was_renamed_is_read_by_its_earlier_name(monkeypatch, tmp_path):
-    monkeypatch.setitem(RENAMED, "clients", "num_clients")
-    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "clients": 50}))
-    assert Settings.from_file(str(tmp_path / "config.json")).num_clients == 50
-    assert Settings.from_file(str(tmp_path / "config.json"), num_clients=7).num_clients == 7
-
-
-def test_no_setting_has_the_earlier_name_of_another():
-    assert not set(RENAMED) & set(TYPES)
