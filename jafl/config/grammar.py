@@ -16,6 +16,7 @@ import inspect
 import math
 import os
 import pathlib
+import re
 import types
 import typing
 from collections import Counter
@@ -402,7 +403,10 @@ class Grammar:
 
     def _shown_example(self, name: str, factory: Callable[..., Any]) -> str:
         """A call of a factory: the one of its docstring, else one with the defaults of its first arguments."""
+        first = next(iter(inspect.signature(factory).parameters), "")
         for example in documented.examples(factory, name):
+            if first in self.fixed:  # what the experiment fills in, as the labels or the rule
+                example = re.sub(rf"^{re.escape(name)}\((?:[^=(),]|\([^()]*\))+, ", f"{name}(", example)
             try:
                 call = self._said(example)
                 self._complete(call)

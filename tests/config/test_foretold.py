@@ -21,9 +21,9 @@ def check(**changes):
     [
         ({"dataset": "synthetic", "num_clients": 10**9}, "num_clients", "the data set synthetic fits into"),
         (
-            {"dataset": "synthetic", "synthetic_mean_examples": 1e12},
-            "synthetic_mean_examples",
-            "Lower num_clients or synthetic_mean_examples",
+            {"dataset": "synthetic(mean_examples=1e12)"},
+            "dataset.mean_examples",
+            "Lower num_clients or dataset.mean_examples",
         ),
         ({"client_trips": 2 * 10**9}, "client_trips", "a schedule of 2,000,000,000 trips"),
         ({"client_trips": 2**31}, "client_trips", "below 2[*][*]31 trips"),
