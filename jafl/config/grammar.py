@@ -656,8 +656,10 @@ class Grammar:
         )
 
     def _default(self, value: Any) -> Any:
-        """The default of an argument; a specification, as of a staleness weight, as the call that its text says."""
-        return self._said(repr(value)) if hasattr(value, "factory") else value
+        """The default of an argument as a text has it: a specification as a call, a tuple as a list."""
+        if hasattr(value, "factory"):
+            return self._said(repr(value))
+        return list(value) if isinstance(value, tuple) else value
 
     def _completed_value(self, value: Any) -> Any:
         if isinstance(value, Call):
