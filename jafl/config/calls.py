@@ -344,22 +344,25 @@ def _head(value: Any) -> Any:
 
 
 def former_argument(name: str) -> str:
-    """A question for a name such as ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
+    """A question for a name such as ``restart``, ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
     for setting in CALLS:
         for factory, arguments in grammar(setting).arguments().items():
             for argument in arguments:
-                if name in (f"{setting}_{argument}", f"{factory}_{argument}"):
+                if name in (argument, f"{setting}_{argument}", f"{factory}_{argument}"):
                     return f"Did you mean '{setting}.{argument}'?"
     return ""
 
 
 def literal(text: str) -> Any:
-    """A number, truth value, None or text in quotes that a text says; the text itself where it is none of these."""
+    """A number, truth value, None, text in quotes or list that a text says; else the text itself."""
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
     try:
         value = ast.literal_eval(text.strip())
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return text
-    return value if isinstance(value, (int, float, str, type(None))) else text
+    return value if isinstance(value, (int, float, str, list)) else text
 
 
 def flattened(settings: Mapping[str, Any], names: Collection[str] = CALLS) -> dict[str, Any]:

@@ -643,7 +643,9 @@ def nearest(name: str) -> str:
     _, dot, rest = name.partition(".")
     if dot:
         return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], "See --help for all settings.")
-    return calls.former_argument(name) or did_you_mean(name, TYPES, "See --help for all settings.")
+    return calls.former_argument(name) or did_you_mean(
+        name, [*TYPES, *calls.SHORT_NAMES], "See --help for all settings."
+    )
 
 
 def is_setting(name: str) -> bool:

@@ -250,7 +250,8 @@ def _by_other_settings(conditions: Sequence[ConditionArms]) -> list[list[Conditi
 
 def _is_number(name: str, value: Any) -> bool:
     """Whether a setting is a number with a fraction, or an argument of a call a number."""
-    return float in TYPES[name] if name in TYPES else isinstance(value, (int, float))
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float in TYPES[name] if name in TYPES else is_number
 
 
 def _values(settings: Settings, left_out: set[str]) -> tuple:

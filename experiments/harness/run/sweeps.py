@@ -8,7 +8,7 @@ from experiments.harness.declare import search
 from experiments.harness.declare.declarations import Scale
 from jafl.base.errors import SettingError, require
 from jafl.config import arms as all_arms
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
 
@@ -81,7 +81,11 @@ def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> lis
 
 def typed_budget(typed: Mapping[str, Any]) -> list[Override]:
     """A typed budget as an override of every arm."""
-    budget = {name: typed[name] for name in BUDGET if typed.get(name) is not None}
+    budget = {
+        name: value
+        for name, value in typed.items()
+        if value is not None and calls.short_name(name) in BUDGET
+    }
     return [Override({}, None, budget)] if budget else []
 
 
@@ -114,7 +118,8 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any]) -> list[str]:
         for each in grid.product(sweep.conditions)
     ]
     sentences = []
-    for name in sorted({*typed} - {"seed", *BUDGET, *DECIDE_NOTHING, *sweep.conditions}):
+    budget = {name for name in typed if calls.short_name(name) in BUDGET}
+    for name in sorted({*typed} - {"seed", *budget, *DECIDE_NOTHING, *sweep.conditions}):
         own_value = sweep.settings.argument(name)
         own = {label: {f"{arms[label].argument(name)}" for arms in conditions} for label in sweep.arms}
         replacing = [label for label, values in own.items() if f"{own_value}" not in values]
