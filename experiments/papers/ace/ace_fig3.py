@@ -87,7 +87,7 @@ def aced(memory: int) -> str:
 
 
 def _aced(memory: int, **own: Any) -> dict[str, Any]:
-    return arm(ACED, CLIENTS, rule_arguments=f"active_steps={memory}", **own)
+    return arm(ACED, CLIENTS, **{"algorithm.active_steps": memory}, **own)
 
 
 SHORT = aced(10)
