@@ -82,9 +82,7 @@ def tuned_overrides(tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> lis
 def typed_budget(typed: Mapping[str, Any]) -> list[Override]:
     """A typed budget as an override of every arm."""
     budget = {
-        name: value
-        for name, value in typed.items()
-        if value is not None and calls.short_name(name) in BUDGET
+        name: value for name, value in typed.items() if value is not None and calls.short_name(name) in BUDGET
     }
     return [Override({}, None, budget)] if budget else []
 
