@@ -34,7 +34,13 @@ RUNS = {
         "availability": "on_and_off(mean_on=6, mean_off=1)",
         "dropout": "fraction(0.2, time=2.5)",
     },
-    "K-sync": {"algorithm": "wkafl", "buffer_size": 4, "concurrency": 8, "protocol.cancel_at_step": True, "server_steps": 6},
+    "K-sync": {
+        "algorithm": "wkafl",
+        "buffer_size": 4,
+        "concurrency": 8,
+        "protocol.cancel_at_step": True,
+        "server_steps": 6,
+    },
     "waiting": {
         "algorithm": "fedavg",
         "protocol": "asynchronous",

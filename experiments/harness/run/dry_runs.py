@@ -134,7 +134,8 @@ class Planner:
 
 def _changed(settings: Settings, common: Settings) -> dict[str, Any]:
     """The settings, except the seed, that differ from the common ones; arguments of calls by their own names."""
-    own, defaults = (calls.flattened(vars(one), IN_PARTS) for one in (settings, common))
+    parts = set(IN_PARTS) - {"algorithm"}  # which tells what an arm is
+    own, defaults = (calls.flattened(vars(one), parts) for one in (settings, common))
     return {
         name: value
         for name, value in own.items()
