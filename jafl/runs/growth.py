@@ -110,9 +110,5 @@ def _budgets(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _refuse_other_settings(past: PastRun, experiment: Experiment, grown: tuple[str, ...]) -> None:
-    now = calls.flattened(what_decides(run_config(experiment)))
-    before = calls.flattened(what_decides(past.config))
-    for name in grown:
-        now.pop(name, None)
-        before.pop(name, None)
-    refuse_differences(past.path, before, now)
+    before, now = what_decides(past.config), what_decides(run_config(experiment))
+    refuse_differences(past.path, before, now, grown)

@@ -338,9 +338,9 @@ def _check_same_comparison(path: pathlib.Path, settings: Settings, alone: bool) 
     if file.name == "config.json" and alone:
         return  # a single run is compared later, with every default filled in
     left_out = (*DECIDE_NOTHING, "target_accuracy", *growth.larger(read_json(file), settings))
-    now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
+    now = dataclasses.asdict(settings)
     before = {name: value for name, value in read_json(file).items() if name in now}
-    refuse_differences(path, before, now)
+    refuse_differences(path, before, now, left_out)
 
 
 def _write_comparison(

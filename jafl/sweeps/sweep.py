@@ -16,7 +16,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.config import arms as all_arms
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.arms import Arms, Override
 from jafl.config.builders import make_client_optimizer, make_server_optimizer
 from jafl.config.data_cache import DataCache
@@ -250,8 +250,12 @@ def _refuse_another(
     """Raises SettingError if ``sweep.json`` holds a sweep that sweeps or fixes other settings."""
     swept, swept_before = list(content["sweep"]), list(before["sweep"])
     left_out = (*swept, *grid.ELSEWHERE, *DECIDE_NOTHING, "target_accuracy")
-    now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in left_out}
-    lines = differences({name: before.get(name) for name in now}, now)
+    now = dataclasses.asdict(settings)
+    compared = [
+        {name: value for name, value in calls.flattened(each).items() if name not in left_out}
+        for each in ({name: before.get(name) for name in now}, now)
+    ]
+    lines = differences(*compared)
     if swept_before != swept:
         lines.insert(0, f"settings that are swept: were {', '.join(swept_before)}, are {', '.join(swept)}")
     arms_before = before.get("arms", {})

@@ -17,7 +17,7 @@ from experiments.papers.fedbuff import fedbuff_table1 as table1
 from experiments.papers.fedbuff import fedbuff_table4 as table4
 from experiments.papers.fedbuff import fedbuff_table5 as table5
 from experiments.papers.fedbuff import fedbuff_table7 as table7
-from jafl.config import arms, grid
+from jafl.config import arms, calls, grid
 
 NAMES = [name for name in discovery.names() if name.startswith("fedbuff")]
 
@@ -46,10 +46,10 @@ def test_asynchronous_clients_arrive_at_a_constant_rate_on_paper_size(name):
         return
     for condition in grid.product(size.conditions):
         for own in arms.under(settings, size.arms, condition, size.overrides).values():
-            expected = (
-                ("open_arrivals", "constant") if own.algorithm in table1.ASYNCHRONOUS else (None, "poisson")
-            )
-            assert (own.protocol, own.starts) == expected
+            is_open = calls.grammar("protocol").read(own.protocol).name == "open_arrivals"
+            starts = own.argument("protocol.starts") if is_open else None
+            expected = (True, "constant") if own.algorithm_name in table1.ASYNCHRONOUS else (False, None)
+            assert (is_open, starts) == expected
             if own.dataset == "celeb_a":
                 assert own.split_by == "examples", "all 9,343 clients train"
             elif own.dataset == "sentiment140":

@@ -36,7 +36,9 @@ RUNS = {
     },
     "K-sync": {
         "algorithm": "wkafl",
-        "protocol": "asynchronous(buffer_size=4, concurrency=8, cancel_at_step=True)",
+        "buffer_size": 4,
+        "concurrency": 8,
+        "protocol.cancel_at_step": True,
         "server_steps": 6,
     },
     "waiting": {

@@ -17,7 +17,7 @@ from experiments.harness.run.multiply_adds import Compute, compute
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.experiment import make_experiment
 from jafl.config.resolution import listed_seeds, refuse_unread_in_sweep, resolve
 from jafl.config.settings import Settings, without_varying
@@ -26,6 +26,7 @@ from jafl.runs.directory.files import RunDirectory
 from jafl.runs.directory.reader import read_json
 from jafl.runs.directory.tables import aligned
 from jafl.runs.recording.progress import Waiting
+from jafl.sweeps.conditions import IN_PARTS
 
 MOST_EVALUATION = 0.2  # evaluation that costs more than this share of training is named
 MOST_VALUES = 4  # of a setting that trials vary, in the table
@@ -132,10 +133,13 @@ class Planner:
 
 
 def _changed(settings: Settings, common: Settings) -> dict[str, Any]:
-    """The settings, except the seed, that differ from the common ones."""
-    defaults = vars(common)
+    """The settings, except the seed, that differ from the common ones; arguments of calls by their own names."""
+    parts = set(IN_PARTS) - {"algorithm"}  # which tells what an arm is
+    own, defaults = (calls.flattened(vars(one), parts) for one in (settings, common))
     return {
-        name: value for name, value in vars(settings).items() if name != "seed" and value != defaults[name]
+        name: value
+        for name, value in own.items()
+        if name != "seed" and (name not in defaults or value != defaults[name])
     }
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jafl.base.errors import SettingError, choose, whole_number
@@ -292,11 +292,20 @@ def _best_params(column: str | None, history: History) -> dict[str, Any] | None:
     return {"server_step": history.best_step, "by": column, "value": best.get(column)}
 
 
-def refuse_differences(path: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises SettingError, with the differences, if ``path`` holds a run of other settings than those of ``now``."""
+def refuse_differences(
+    path: Any, before: Mapping[str, Any], now: Mapping[str, Any], left_out: Collection[str] = ()
+) -> None:
+    """Raises SettingError, with the differences, if ``path`` holds a run of other settings than those of ``now``.
+
+    left_out: names of settings, and of arguments of calls, that may differ.
+    """
     before, now = dict(before), dict(now)
     inputs_before, inputs_now = before.pop("inputs", None), now.pop("inputs", None)
-    lines = differences(before, now)
+    compared = [
+        {name: value for name, value in calls.flattened(each).items() if name not in left_out}
+        for each in (before, now)
+    ]
+    lines = differences(*compared)
     if not lines and inputs_before is not None and inputs_now is not None:  # earlier versions wrote none
         refuse_changed_inputs(path, changed(before, inputs_before, inputs_now))
     if lines:
