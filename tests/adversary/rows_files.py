@@ -97,7 +97,7 @@ ROWS = {
     "config too large": from_config(config(num_clients=10**400), "num_clients is 1000000000"),
     "config bad value": from_config(config(concurrency=500), "concurrency is 500 ... number of clients, 100"),
     "config with --resume": from_config(config(), "config is 'c.json' ... left out with --resume", "--resume"),
-    "config unread typed": from_config(config(algorithm="ace"), "staleness_exponent is 0.5 ... algorithm is ace", "--algorithm=ace --staleness_exponent=0.5"),
+    "config unread typed": from_config(config(algorithm="ace"), "algorithm.staleness_weight: ace has no argument 'staleness_weight'", "--algorithm.staleness_weight=hinge"),
     "config argument typed of another call": from_config(config(partition="iid"), "partition.alpha: iid has no argument 'alpha'", "--partition.alpha=0.3"),
     "config partition": from_config(config(partition="dirichlet(alpha=-1)"), "partition.alpha is -1.0 ... above 0"),
     "config availability": from_config(config(availability="diurnal(share=2)"), "availability.share is 2.0 ... at most 1"),
@@ -112,14 +112,15 @@ ROWS = {
     "config sweep wrong kind": from_config(config(sweep={"delay.mean": ["x"]}), "delay.mean is 'x' ... a number"),
     "config sweep no list": from_config(config(sweep={"delay.mean": 1}), "delay.mean in sweep of c.json is 1 ... a list"),
     "config sweep unread": from_config(
-        config(sweep={"staleness_exponent": [0.1]}), "staleness_exponent is 0.1 ... algorithm is ace", "--algorithm=ace --client_trips=500"
+        config(sweep={"protocol.deadline": [0.1]}), "protocol.deadline is 0.1 ... here protocol is asynchronous", "--client_trips=500"
     ),
     "config sweep of another call": from_config(
         config(sweep={"partition.alpha": [0.1]}), "partition.alpha: iid has no argument 'alpha'", "--partition=iid"
     ),
     "config arms of two worlds": from_config(
         config(sweep={"delay.mean": [1.0]}, arms={"timed": {"algorithm": "fedbuff"}, "in steps": {"algorithm": "fedbuff", "protocol": "drawn_staleness"}}),
-        "failure_rate is 0.3 ... read by all that are compared: in steps cannot ... protocol is drawn_staleness ... --different_worlds", "--failure_rate=0.3",
+        "protocol.failure_rate is 0.3 ... read by all that are compared: in steps cannot ... protocol is drawn_staleness ... --different_worlds",
+        "--protocol.failure_rate=0.3",
     ),
     "config arms of two partitions": from_config(
         config(sweep={"delay.mean": [1.0]}, arms={"few": {"algorithm": "fedbuff", "num_clients": 30}, "many": {"algorithm": "fedbuff"}}),

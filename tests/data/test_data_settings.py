@@ -16,11 +16,11 @@ from waiting import LIMIT
 from writer_files import WRITE
 
 from jafl.config.builders import filled_in, make_partition, make_source
+from jafl.config.calls import grammar
 from jafl.config.experiment import make_experiments
-from jafl.config.settings import FORMAT, Settings
-from jafl.data import NORMALISATIONS, NORMALIZATIONS, SOURCES, Normalisation, Normalization
+from jafl.config.settings import Settings
+from jafl.data import NORMALIZATIONS, SOURCES
 from jafl.engine.evaluation import per_client_accuracy
-from jafl.runs.directory import reader
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "concurrency": 3, "buffer_size": 2, "server_steps": 3}
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -81,7 +81,7 @@ def test_three_steps_on_writers(form, tmp_path):
 @pytest.mark.full
 def test_three_steps_on_newsgroups(folders):
     experiment, _ = run(
-        dataset="newsgroups", data_dir=str(folders), num_clients=4, tokens=12, partition="iid"
+        dataset="newsgroups(tokens=12)", data_dir=str(folders), num_clients=4, partition="iid"
     )
     assert experiment.federation.x.shape == (12, 12)
 
@@ -147,16 +147,22 @@ def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_see
         ({"dataset": "cifr10"}, ("dataset is 'cifr10'", "Did you mean 'cifar10'?")),
         ({"dataset": "emnist/byclas"}, ("dataset is 'emnist/byclas'", "Did you mean 'emnist/byclass'?")),
         (
-            {"tokens": 3},
-            ("tokens is 3", "dataset is python_source, sentiment140 or newsgroups; here dataset is digits"),
+            {"dataset.tokens": 3},
+            ("digits has no arguments", "argument of python_source, sentiment140 or newsgroups"),
         ),
-        ({"normalization": "half"}, ("normalization is 'half'", "mnist", "here dataset is digits")),
+        ({"dataset": "digits(normalization='half')"}, ("digits has no argument 'normalization'", "mnist")),
         (
-            {"dataset": "mnist", "split_by": "clients"},
-            ("split_by is 'clients'", "python_source, celeb_a or sentiment140; here dataset is mnist"),
+            {"dataset": "mnist(split_by='clients')"},
+            ("mnist has no argument 'split_by'", "argument of python_source, celeb_a or sentiment140"),
         ),
-        ({"dataset": "mnist", "normalization": "halv"}, ("normalization is 'halv'", "Did you mean 'half'?")),
-        ({"dataset": "celeb_a", "split_by": "client"}, ("split_by is 'client'", "Did you mean 'clients'?")),
+        (
+            {"dataset": "mnist(normalization='halv')"},
+            ("dataset.normalization is 'halv'", "Did you mean 'half'?"),
+        ),
+        (
+            {"dataset": "celeb_a(split_by='client')"},
+            ("dataset.split_by is 'client'", "Did you mean 'clients'?"),
+        ),
         ({"dataset": "femnist/leaf"}, ("data_dir is None",)),
         ({"dataset": "synthetic", "random_flip": True}, ("random_flip is True", "no images")),
         ({"random_crop": -1}, ("random_crop is -1", "at least 0")),
@@ -168,7 +174,7 @@ def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_see
     ],
 )
 def test_refuses_settings_that_cannot_work(settings, message, tmp_path):
-    if settings.get("dataset") in ("mnist", "celeb_a"):
+    if settings.get("dataset", "").startswith(("mnist(normal", "celeb_a")):
         settings = {**settings, "data_dir": str(tmp_path)}
     with refuses(*message):
         make_experiments(Settings.from_mapping({**SMALL, **settings}))
@@ -199,20 +205,8 @@ def test_the_clients_richest_in_some_labels_are_numbered_last():
 def test_every_normalization_and_data_set_is_in_the_help():
     help_of = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
     assert all(name in help_of["dataset"] for name in SOURCES)
-    assert all(name in help_of["normalization"] for name in NORMALIZATIONS)
-
-
-def test_the_earlier_spelling_of_normalization_is_understood(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "normalisation": "half"}))
-    assert Settings.from_mapping({"normalisation": "half"}) == Settings(normalization="half")
-    assert Settings.from_file(str(tmp_path / "config.json")) == Settings(normalization="half")
-    repeated = Settings.from_file(str(tmp_path / "config.json"), normalization="unit")
-    assert repeated == Settings(normalization="unit")
-    assert reader.read_json(tmp_path / "config.json") == {"format": FORMAT, "normalization": "half"}
-    command = [sys.executable, "run.py", "--dataset=mnist", "--normalisation=halv"]
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
-    assert refused.returncode == 2 and "normalization is 'halv'" in refused.stderr
-    assert Normalisation is Normalization and NORMALISATIONS is NORMALIZATIONS
+    explained = {each.call.partition("(")[0]: each for each in grammar("dataset").explained()}
+    assert all(name in explained["cifar10"].arguments["normalization"] for name in NORMALIZATIONS)
 
 
 def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, tmp_path):
