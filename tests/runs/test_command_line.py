@@ -118,7 +118,7 @@ def test_help_explains_what_is_used_most_and_names_every_setting(tmp_path):
         assert text in words
     assert set(DEFAULTS) <= set(re.findall(r"\w+", words))
     most_used = result.stdout.partition("Most used:")[2].partition("What to do:")[0]
-    assert len(re.findall(r"^  --", most_used, re.MULTILINE)) == 10
+    assert len(re.findall(r"^  --", most_used, re.MULTILINE)) == 14
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,6 +17,7 @@ from waiting import LIMIT, until
 
 from jafl.base import stopwatch
 from jafl.base.errors import SettingError
+from jafl.config import calls
 from jafl.runs import runner
 from jafl.runs.directory.files import RunDirectory, occupied
 from jafl.runs.directory.previous_run import NEW_CHECKPOINTS
@@ -87,7 +88,7 @@ def test_from_its_first_evaluation_on_the_new_run_is_there(finished, tmp_path):
     shutil.copytree(finished, folder)
     (outcome,) = quiet(OTHER, folder, overwrite=True, trackers=[at_step(15, ctrl_c)])
     assert outcome.status == "interrupted"
-    assert read_json(folder / "config.json")["learning_rate"] == 0.1
+    assert calls.argument(read_json(folder / "config.json"), "learning_rate") == 0.1
     assert checkpoints_in(folder) == [15]
     quiet(OTHER, folder, resume=True)
     quiet(OTHER, tmp_path / "whole")
@@ -170,7 +171,8 @@ def test_commands_that_begin_together_get_directories_of_their_own(tmp_path, mon
         thread.join()
     assert not failed
     rates = {
-        name: read_json(tmp_path / "runs" / name / "config.json")["learning_rate"] for name in ("001", "002")
+        name: calls.argument(read_json(tmp_path / "runs" / name / "config.json"), "learning_rate")
+        for name in ("001", "002")
     }
     assert sorted(rates.values()) == [0.1, SMALL.learning_rate or 0.3]
 
