@@ -26,7 +26,7 @@ def arguments(factory: Callable[..., Any]) -> dict[str, str]:
 
     Examples:
       >>> arguments(jafl.delays.exponential)
-      {'mean': 'mean duration.'}
+      {'mean': 'in units of simulated time, above 0.'}
     """
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", _docstring(factory), re.M)
     found: dict[str, list[str]] = {}

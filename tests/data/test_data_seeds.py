@@ -68,7 +68,12 @@ def test_fedbuff_learns_with_the_default_settings(dataset, trips, accuracy):
 
 @pytest.mark.full
 def test_fedbuff_learns_more_of_texts_than_how_frequent_characters_are():
-    changes = {"client_trips": 400, "most_characters": 3000, "batch_size": 4, "model.hidden_sizes": [32]}
+    changes = {
+        "client_trips": 400,
+        "dataset.most_characters": 3000,
+        "batch_size": 4,
+        "model.hidden_sizes": [32],
+    }
     (experiment,) = make_experiments(Settings(dataset="python_source", algorithm="fedbuff", **changes))
     y = experiment.federation.test_y
     counts = np.bincount(y[y >= 0])

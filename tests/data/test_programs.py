@@ -189,13 +189,17 @@ def test_the_digest_stands_in_the_settings_of_a_run_and_refuses_other_texts():
         return run
 
     run = resolved(Settings(**SMALL))
-    assert run.text_digest == python_source_digest()
-    assert (run.model, run.partition, run.num_clients) == ("character_lstm", "natural", 4)
+    assert run.value("dataset.text_digest") == python_source_digest()
+    assert (run.model, run.partition, run.num_clients) == (
+        "character_lstm(hidden_sizes=[64], vector_size=8)",
+        "natural",
+        4,
+    )
     assert resolved(run) == run
-    with pytest.raises(SettingError, match="text_digest is '3.9.1-0', but must be") as refused:
-        resolved(run.changed({"text_digest": "3.9.1-0"}))
-    assert refused.value.setting == "text_digest"
-    assert resolved(Settings(algorithm="fedbuff")).text_digest is None, "digits have no texts"
+    with pytest.raises(SettingError, match="dataset.text_digest is '3.9.1-0', but must be") as refused:
+        resolved(run.changed({"dataset.text_digest": "3.9.1-0"}))
+    assert refused.value.setting == "dataset.text_digest"
+    assert resolved(Settings(algorithm="fedbuff")).dataset == "digits"
 
 
 def test_the_texts_are_read_once_for_the_runs_of_a_comparison(monkeypatch):

@@ -267,7 +267,7 @@ def test_shuffled_labels_keep_the_classes_and_nothing_else():
         {"resample_data": True},
         {"test_folds": 5},
         {"resample_data": True, "dataset": "synthetic"},
-        {"resample_data": True, "dataset": "mnist_1d", "mnist_1d_examples": 100},
+        {"resample_data": True, "dataset": "mnist_1d(examples=100)"},
     ],
 )
 def test_each_seed_has_a_split_of_its_own(settings):

@@ -41,7 +41,7 @@ def test_asynchronous_clients_arrive_at_a_constant_rate_on_paper_size(name):
     experiment = discovery.load(name)
     size, settings = sweeps.adapted(experiment.scales["paper"], {})
     if (
-        experiment.measure is not None or "epsilon" in size.conditions
+        experiment.measure is not None or "privacy.epsilon" in size.conditions
     ):  # private: each client's trips are counted
         return
     for condition in grid.product(size.conditions):
@@ -50,10 +50,10 @@ def test_asynchronous_clients_arrive_at_a_constant_rate_on_paper_size(name):
             starts = own.argument("protocol.starts") if is_open else None
             expected = (True, "constant") if own.algorithm_name in table1.ASYNCHRONOUS else (False, None)
             assert (is_open, starts) == expected
-            if own.dataset == "celeb_a":
-                assert own.split_by == "examples", "all 9,343 clients train"
-            elif own.dataset == "sentiment140":
-                assert (own.split_by, own.data_fraction) == ("clients", 0.15)
+            if own.dataset_name == "celeb_a":
+                assert own.value("dataset.split_by") == "examples", "all 9,343 clients train"
+            elif own.dataset_name == "sentiment140":
+                assert own.dataset == "sentiment140(split_by='clients', data_fraction=0.15)"
             else:
                 assert own.value("partition.equal_sizes"), "Hsu et al.'s clients"
 

@@ -23,7 +23,7 @@ def test_the_sizes_are_those_of_the_experiment():
     _, desk = SIZES["desk"]
     assert desk["sampling_rate"] == world["concurrency"] / world["num_clients"]
     assert desk["rounds"] == world["client_trips"] / world["concurrency"]
-    assert desk["delta"] == world["delta"]
+    assert desk["delta"] == world["privacy.delta"]
     _, paper = SIZES["paper"]
     assert paper["rounds"] == fig4.PAPER_WORLD["client_trips"] / fig4.PAPER_WORLD["concurrency"]
     assert all(sorted(noise) == fig4.EPSILONS for noise, _ in SIZES.values())

@@ -65,9 +65,9 @@ class Report:
 
 def test_runs_on_the_source_files_of_two_pythons_are_not_averaged(tmp_path):
     for seed, digest in enumerate(("3.11.7-aa", "3.12.1-bb", "3.12.1-bb")):
-        given = {"dataset": "python_source", "model": "character_lstm", "text_digest": digest}
+        given = {"dataset": "python_source", "model": "character_lstm", "dataset.text_digest": digest}
         write_run(tmp_path / f"run{seed}" / f"fedbuff-seed{seed}", seed=str(seed), **given)
-    means = {row["text_digest"]: row["seeds"] for row in Report(tmp_path).means}
+    means = {row["dataset.text_digest"]: row["seeds"] for row in Report(tmp_path).means}
     assert means == {"3.11.7-aa": "1", "3.12.1-bb": "2"}
 
 

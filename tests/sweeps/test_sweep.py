@@ -469,7 +469,7 @@ ONCE = "once_per_client(log_normal)"  # the default
         ),
         (
             {"delay.sigma": 0.5, "delay.law": "gamma"},
-            "delay.sigma: once_per_client(law=gamma(mean=1.0, shape=2.5))",
+            "delay.sigma: once_per_client(law=gamma)",
         ),
     ],
 )
