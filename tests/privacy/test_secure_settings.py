@@ -41,7 +41,7 @@ def test_settings_make_the_rule():
 REFUSED = {
     "headroom": (
         {"secure_aggregation.fraction_bits": 24},
-        "secure_aggregation.fraction_bits is 24.*fraction_bits=19 or weight_bits=3 would do",
+        "fraction_bits is 24.*fraction_bits=19 or weight_bits=3 would do",
     ),
     "bits": ({"secure_aggregation.weight_bits": 31}, "weight_bits is 31"),
     "algorithm": ({"algorithm": "ca2fl"}, "algorithm is ca2fl, with secure_aggregation"),
