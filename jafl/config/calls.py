@@ -302,7 +302,7 @@ def _with_set(
         setting, _, argument = path.partition(".")
         text: Any = whole.get(setting, defaults.get(setting))
         text = _LEFT_OUT.get(setting) if text is None else text
-        if value is None and setting not in LISTS and not _has(setting, text, argument):
+        if value is None and isinstance(text, str) and says(setting, text, argument) is None:
             continue  # left out of a call that does not have it
         try:
             whole[setting] = _changed(setting, text, argument, value)
@@ -362,11 +362,6 @@ def refuse_missing(setting: str, texts: Sequence[str], argument: str, value: Any
             return
     if error:
         raise error
-
-
-def _has(setting: str, text: Any, argument: str) -> bool:
-    """Whether a call has an argument, or one inside of it."""
-    return not isinstance(text, str) or "." in argument or grammar(setting).has(text, argument)
 
 
 def _exclude(path: str, other: str) -> bool:
@@ -494,7 +489,7 @@ def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict
     found = {}
     for name, value in settings.items():
         own = [path for path in map(argument_path, names) if path.partition(".")[0] == name]
-        if "." in "".join(own) and value is not None:
+        if own and name in CALLS and value is not None:
             value = grammar(name).without_numbers(value, [path.partition(".")[2] for path in own])
         elif own:
             value = None if value is None else "number"

@@ -167,11 +167,14 @@ class Grammar:
             del given[partner]
         if value is None and name in self.supplied:
             del given[name]  # filled in as if it had not been given
+        ordered = self._ordered(holder.name, given)
         holder.arguments.clear()
-        holder.arguments.update(
-            (each, given[each]) for each in self._parameters(holder.name) if each in given
-        )
+        holder.arguments.update(ordered.arguments)
         return str(call)
+
+    def _ordered(self, name: str, given: Mapping[str, Any]) -> Call:
+        """The call of a factory with these arguments, in its order."""
+        return Call(name, {each: given[each] for each in self._parameters(name) if each in given})
 
     def _partner(self, name: str) -> str:
         """The argument that a call has not beside this one; empty where there is none."""
@@ -195,8 +198,7 @@ class Grammar:
         said = {name for name, value in call.arguments.items() if value is not None}
         for name in [each for each in kept if each in said or self._partner(each) in said]:
             del kept[name]
-        given = {**call.arguments, **kept}
-        return str(Call(call.name, {name: given[name] for name in parameters if name in given}))
+        return str(self._ordered(call.name, {**call.arguments, **kept}))
 
     def filled(self, text: str, own: str) -> str:
         """The call of a run: of a default that of the run's own factory, with the arguments that it has.
@@ -221,15 +223,14 @@ class Grammar:
             }
             partners = {self._partner(name) for name, value in said.items() if value is not None}
             given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
-            return str(Call(owned.name, {name: given[name] for name in parameters if name in given}))
+            return str(self._ordered(owned.name, given))
         parameters = self._parameters(call.name)
         supplied = {
             name: value
             for name, value in owned.arguments.items()
             if name in self.supplied and name in parameters and call.arguments.get(name) is None
         }
-        given = {**call.arguments, **supplied}
-        return str(Call(call.name, {name: given[name] for name in parameters if name in given}))
+        return str(self._ordered(call.name, {**call.arguments, **supplied}))
 
     def without(self, text: str, names: Collection[str]) -> str:
         """The call without these arguments; with the setting's own name among them, of the default factory."""
@@ -397,9 +398,9 @@ class Grammar:
         """An argument with its default, three dots for what the experiment fills in."""
         if parameter.name in self.supplied:
             return f"{parameter.name}=..."
-        return (
-            parameter.name if parameter.default is EMPTY else f"{parameter.name}={written(parameter.default)}"
-        )
+        if parameter.default is EMPTY:
+            return parameter.name
+        return f"{parameter.name}={written(self._default(parameter.default))}"
 
     def _shown_example(self, name: str, factory: Callable[..., Any]) -> str:
         """A call of a factory: the one of its docstring, else one with the defaults of its first arguments."""

@@ -1,8 +1,10 @@
 """Factories in a file of the user's own: ``my_rules.py:fancy(beta=0.5)``."""
 
 import functools
+import hashlib
 import pathlib
 import re
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -63,8 +65,11 @@ def own_factory(setting: str, name: str) -> Callable[..., Any]:
 
 @functools.cache
 def _module(path: pathlib.Path, text: str) -> types.ModuleType:
-    module = types.ModuleType(path.stem)
+    """The file as a module, under a name that no other content has."""
+    digest = hashlib.sha256(f"{path}\n{text}".encode()).hexdigest()
+    module = types.ModuleType(f"{path.stem}-{digest[:12]}")
     module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses, which Flax's modules are, look their types up
     exec(compile(text, str(path), "exec"), vars(module))
     return module
 

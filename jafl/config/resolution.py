@@ -254,10 +254,10 @@ def _check(settings: Settings) -> None:
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
     for name in calls.CALLS:
-        for text in calls.items(name, getattr(settings, name) or "") if name in calls.LISTS else ():
-            calls.grammar(name).read(text)
-        if name not in calls.LISTS and getattr(settings, name) is not None:
-            calls.grammar(name).read(getattr(settings, name))
+        value = getattr(settings, name)
+        for text in items(name, value) if name in calls.LISTS else [value]:
+            if text is not None:
+                calls.grammar(name).read(text)
     for name, known in (("matmul_precision", MATMUL_PRECISIONS), ("compute_dtype", COMPUTE_DTYPES)):
         value = getattr(settings, name)
         choose(name, value, dict.fromkeys(known))

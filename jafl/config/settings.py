@@ -390,9 +390,8 @@ class Settings:
         return calls.grammar(setting).value(getattr(self, setting), path) if dot else getattr(self, name)
 
 
-FORMAT = (
-    3  # 1: with settings such as delay_mean and dirichlet_alpha; 2: such as learning_rate and local_steps
-)
+# Of config.json. 1 had settings such as delay_mean and dirichlet_alpha, 2 such as local_epochs and restart.
+FORMAT = 3
 NOT_SETTINGS = (
     "format",
     "digests",

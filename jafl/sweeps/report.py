@@ -193,8 +193,8 @@ def _lead(runs: Sequence[PastRun], arm_runs: Sequence[ArmRuns], swept: Sequence[
     number = len(seed_means.by_condition(arm_runs))
     under = "" if swept == [] else f", under {_plural(number, 'condition')}"
     under += f" ({', '.join(swept)})" if swept else ""
-    data = ", ".join(sorted({str(run.config["dataset"]).partition("(")[0] for run in runs}))
-    models = ", ".join(sorted({str(run.config["model"]).partition("(")[0] for run in runs}))
+    data = ", ".join(sorted({calls.bare_name(str(run.config["dataset"])) for run in runs}))
+    models = ", ".join(sorted({calls.bare_name(str(run.config["model"])) for run in runs}))
     return (
         f"{_plural(len(runs), 'run')} of {', '.join(labels)} with {_plural(len(seeds), 'seed')}{under}. "
         f"Data: {data}. Model: {models}."

@@ -1,6 +1,7 @@
 """A setting as the call of a factory: what texts mean, what is refused and how, and that nothing in a text is run."""
 
 import ast
+import dataclasses
 import functools
 import inspect
 import math
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -323,7 +325,7 @@ def test_one_argument_is_changed_by_its_name(text, path, value, changed):
         ("stack([])", "anything", "line(2)", "stack(parts=[], anything=line(width=2.0))"),
         ("stack([])", "gaps", (1, 2.5), "stack(parts=[], gaps=(1, 2.5))"),
         ("stack([])", "size", 3, "stack(parts=[], size=3)"),
-        ("stack([line(1)])", "width", 3, "stack(parts=[line(width=3.0)], gaps=(), anything=None)"),
+        ("stack([line(1)])", "width", 3, "stack(parts=[line(width=3.0)], gaps=[], anything=None)"),
     ],
 )
 def test_an_argument_of_every_type_is_changed(text, path, value, changed):
@@ -835,7 +837,7 @@ def test_what_the_experiment_knows_is_filled_in_where_it_is_left_out():
     assert law.num_examples is SUPPLIED["num_examples"]
     assert law.mean_per_example == 7 / np.mean(SUPPLIED["num_examples"])
     assert DRAWN.make("stack([empty, stack([], size=3)])", size=9) == (
-        "stack", [("empty",), ("stack", [], (), None, 3)], (), None, 9,
+        "stack", [("empty",), ("stack", [], [], None, 3)], [], None, 9,
     )  # fmt: skip
 
 
@@ -1103,3 +1105,294 @@ def test_every_setting_that_is_a_call_has_a_default_that_is_one():
             assert calls.grammar(name).read(text)
         assert default or name in calls._LEFT_OUT
         assert calls.grammar(name).setting == name
+
+
+# A default: the call that the algorithm or the data set decides.
+
+
+def bag(colour: str | None = None, size: int | None = None, weight: float | None = None, cost: float = 1.0):
+    """A bag."""
+    return ("bag", colour, size, weight, cost)
+
+
+def box(edge: int | None = None, colour: str | None = None, lid: bool = True):
+    """A box, whose edge is its size."""
+    return ("box", edge, colour, lid)
+
+
+def ribbon(length: float = 1.0):
+    """What only stands inside."""
+    return ("ribbon", length)
+
+
+PARCEL = Grammar(
+    "parcel",
+    {"bag": bag, "box": box},
+    supplied=("size", "colour"),
+    has_default=True,
+    exclusive=(("size", "weight"),),
+    inner={"ribbon": ribbon},
+    other_names={("box", "size"): "edge"},
+    short_names={"size": "parcel_size"},
+)
+
+
+def test_a_default_has_the_arguments_of_all_factories():
+    assert PARCEL.read("default(size=2, lid=False)") == Call("default", {"size": 2, "lid": False})
+    assert PARCEL.completed("default(size=2)") == "default(size=2)"
+    assert PARCEL.changed("default", "cost", 2) == "default(cost=2.0)"
+    assert PARCEL.value("default(size=2)", "lid") is None
+    message = "parcel is 'default(depth=2)', but default has no argument 'depth'; it has colour, size, weight, cost, "
+    assert str(refused(PARCEL.read, "default(depth=2)")).startswith(message)
+    assert "there is no 'default'; there is empty" in str(refused(DRAWN.read, "default"))
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "on"),
+    [
+        ("bag", "default(size=2, cost=3)", "bag(size=2, cost=3.0)"),
+        ("bag(cost=1)", "default(size=2, cost=3)", "bag(size=2, cost=1.0)"),  # what the call itself says
+        ("bag(weight=1)", "default(size=2)", "bag(weight=1.0)"),  # of two that exclude each other
+        ("bag(size=None)", "default(size=2)", "bag(size=2)"),
+        ("box", "default(size=2, cost=3)", "box(edge=2)"),  # under its name there, or nowhere
+        ("box(edge=1)", "default(size=2)", "box(edge=1)"),
+        ("default(cost=2)", "default(size=2)", "default(size=2, cost=2.0)"),
+        ("bag", "box(colour='red')", "bag"),
+    ],
+)
+def test_a_call_in_the_place_of_a_default_has_its_arguments(text, before, on):
+    assert PARCEL.on(text, before) == on
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "filled"),
+    [
+        ("default", "bag(size=2)", "bag(size=2)"),
+        ("default(cost=3)", "bag(size=2, cost=1)", "bag(size=2, cost=3.0)"),
+        ("default(weight=3)", "bag(size=2)", "bag(weight=3.0)"),
+        ("default(weight=None)", "bag(size=2)", "bag(size=2, weight=None)"),
+        ("default(size=3, cost=2)", "box(edge=2)", "box(edge=3)"),
+        ("default(size=3, edge=4)", "box", "box(edge=4)"),
+        ("bag", "bag(size=2, cost=3)", "bag(size=2)"),  # of a call only what is supplied
+        ("bag(size=1)", "bag(size=2)", "bag(size=1)"),
+        ("box", "bag(size=2, colour='red', cost=3)", "box(colour='red')"),
+    ],
+)
+def test_the_call_of_a_run(text, own, filled):
+    assert PARCEL.filled(text, own) == filled
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "rest"),
+    [
+        ("bag(size=2, cost=3)", ("size",), "bag(cost=3.0)"),
+        ("bag(size=2, cost=3)", ("parcel", "size", "cost"), "default"),
+        ("default(size=2, lid=False)", ("lid",), "default(size=2)"),
+    ],
+)
+def test_a_call_without_what_a_preset_has_filled_in(text, names, rest):
+    assert PARCEL.without(text, names) == rest
+    assert DRAWN.without("line(width=1, times=3)", ("times",)) == "line(width=1.0)"
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "value", "has", "heeds"),
+    [
+        ("bag(size=2)", "size", 2, True, True),
+        ("bag(size=2)", "lid", True, False, False),
+        ("box(edge=2)", "size", 2, True, True),
+        ("box(edge=3)", "size", 2, True, False),  # something else has taken its place
+        ("box", "cost", 2.0, False, False),
+    ],
+)
+def test_which_calls_have_and_heed_an_argument(text, argument, value, has, heeds):
+    assert (PARCEL.has(text, argument), PARCEL.heeds(text, argument, value)) == (has, heeds)
+
+
+def test_another_name_reaches_the_argument_that_has_its_place():
+    assert PARCEL.value("box(edge=3)", "size") == 3
+    assert PARCEL.changed("box", "size", 2) == "box(edge=2)"
+    assert PARCEL.defaults("colour") == [None, None] and PARCEL.defaults("lid") == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "value", "changed"),
+    [
+        ("bag(size=2)", "weight", 3, "bag(weight=3.0)"),
+        ("bag(weight=3)", "size", 2, "bag(size=2)"),
+        ("bag(size=2)", "weight", None, "bag(size=2, weight=None)"),
+    ],
+)
+def test_the_later_of_two_arguments_that_exclude_each_other_stays(text, argument, value, changed):
+    assert PARCEL.changed(text, argument, value) == changed
+
+
+def test_a_refusal_has_the_short_name_of_an_argument():
+    assert str(refused(PARCEL.changed, "bag", "size", "x")) == (
+        "parcel_size is 'x', but must be a whole number or None."
+    )
+    assert refused(PARCEL.changed, "bag", "cost", "x").setting == "parcel.cost"
+
+
+def test_what_only_stands_inside_is_no_call_of_the_setting():
+    said = "must be one of bag, box. ribbon only stands inside of another call."
+    assert said in str(refused(PARCEL.read, "ribbon"))
+    algorithm = calls.grammar("algorithm")
+    assert [*algorithm.names("fedbuff(staleness_weight=hinge(threshold=8))")] == ["fedbuff", "hinge"]
+    assert "hinge only stands inside of another call" in str(refused(algorithm.read, "hinge"))
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "said"),
+    [
+        ("fedbuff", "staleness_weight", False),
+        ("fedbuff", "exponent", False),  # that of a default
+        ("fedbuff", "staleness_weight.exponent", False),
+        ("fedbuff(staleness_weight=polynomial)", "staleness_weight", True),
+        ("fedbuff(staleness_weight=polynomial)", "exponent", False),
+        ("fedbuff(staleness_weight=polynomial(1))", "exponent", True),
+        ("fedbuff(staleness_weight=polynomial(1))", "staleness_weight.exponent", True),
+        ("asgd,fedbuff(aggregate='sum')", "aggregate", True),
+        ("asgd,fedbuff", "aggregate", False),
+        ("asgd,ace", "aggregate", None),
+    ],
+)
+def test_whether_a_call_itself_says_an_argument(text, path, said):
+    assert calls.says("algorithm", text, path) is said
+
+
+def test_runs_that_differ_in_numbers_alone_look_the_same():
+    texts = (
+        "sgd(0.1, momentum=0.5)",
+        "sgd(0.2, momentum=0.9)",
+        "sgd(0.1)",
+        "sgd(0.1, momentum=0.5, nesterov=True)",
+    )
+    of = calls.grammar("client_optimizer").without_numbers
+    first, second, *others = (of(text, ("learning_rate", "momentum")) for text in texts)
+    assert first == second and len({first, *others}) == 3
+    first, second, third = (
+        calls.without_numbers({"algorithm": text, "clip_norm": norm}, ("algorithm.exponent", "clip_norm"))
+        for text, norm in (
+            ("fedbuff(staleness_weight=polynomial(1))", 1.0),
+            ("fedbuff", 2.0),
+            ("fedbuff(staleness_weight=constant)", None),
+        )
+    )
+    assert first == second != third and third["clip_norm"] is None
+
+
+def test_a_call_is_specified_by_what_is_not_as_by_default():
+    made = calls.grammar("client_optimizer").specified(
+        "sgd(learning_rate=0.1, momentum=None, nesterov=False)"
+    )
+    assert made.factory is optax.sgd and dict(made.arguments) == {"learning_rate": 0.1}
+
+
+# Short names.
+
+
+@pytest.mark.parametrize("name", calls.SHORT_NAMES)
+def test_a_short_name_is_the_argument_that_it_stands_for(name):
+    path, value = calls.SHORT_NAMES[name], 0.5 if name.endswith("rate") else 3
+    by_short, by_path = Settings(**{name: value}), Settings(**{path: value})
+    assert by_short == by_path == Settings().changed({name: str(value)}) != Settings()
+    assert getattr(by_short, name) == by_short.value(name) == by_short.value(path) == value
+    assert by_short.argument(path) == value and getattr(Settings(), name) is None
+    assert getattr(dataclasses.replace(by_short, **{name: 1}), name) == 1
+    assert (calls.short_name(path), calls.argument_path(name)) == (name, path)
+    error = refused(Settings, **{name: value, path: value})
+    assert str(error) == f"{path} is {value}, but must be left out where {name}, the same setting, is given."
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("local_steps", "client_work.local_epochs"),
+        ("client_trips", "server_steps"),
+        ("concurrency", "protocol.start_rate"),
+        ("protocol.participation", "protocol.cohort_size"),
+    ],
+)
+def test_of_two_arguments_that_exclude_each_other_the_later_layer_decides(one, other):
+    error = refused(Settings.from_mapping, {one: "3", other: 4})
+    assert str(error) == f"{other} is 4, but must be left out where {one} is given (3)."
+    assert error.setting == other
+    assert Settings(**{one: 3}).changed({other: 4}) == Settings(**{other: 4})
+    assert Settings(**{other: 4}).changed({one: 3}) == Settings(**{one: 3})
+    assert Settings.from_mapping({one: 3, other: None}).argument(one) == 3
+
+
+def test_a_value_raises_and_an_argument_is_none_where_the_call_has_no_such_argument():
+    run = Settings(protocol="synchronous(cohort_size=4)", delay="once_per_client(gamma(2))")
+    assert run.argument("buffer_size") is None and run.argument("delay.mean") == 2.0
+    assert refused(run.value, "buffer_size").setting == "buffer_size"
+    assert run.concurrency == run.value("protocol.cohort_size") == 4  # how many train at a time
+    assert refused(Settings(delay="gama").argument, "delay.mean").setting == "delay"
+
+
+# Lists of algorithms, and layers.
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "value", "changed"),
+    [
+        ("fedbuff,asgd", "algorithm.aggregate", "sum", "fedbuff(aggregate='sum'),asgd"),
+        (
+            "fedbuff,fedasync", "algorithm.staleness_weight", "hinge",
+            "fedbuff(staleness_weight=hinge),fedasync(staleness_weight=hinge)",
+        ),
+        (
+            "fedbuff(staleness_weight=hinge(slope=1, threshold=2)),ace", "algorithm.staleness_weight.slope", 3,
+            "fedbuff(staleness_weight=hinge(slope=3.0, threshold=2.0)),ace",
+        ),
+        (
+            "ace,aced_8bit", "algorithm.memory_precision", "int8",
+            "ace(memory_precision='int8'),aced_8bit(memory_precision='int8')",
+        ),
+    ],
+)  # fmt: skip
+def test_a_dotted_name_goes_to_each_algorithm_that_has_it(algorithm, name, value, changed):
+    assert Settings(algorithm=algorithm, **{name: value}).algorithm == changed
+    assert calls.argument({"algorithm": changed}, name) is None  # of several
+
+
+def test_a_dotted_name_that_no_algorithm_of_a_list_has_is_refused():
+    error = refused(Settings, algorithm="asgd,fedbuff", **{"algorithm.form": "direct"})
+    assert str(error).startswith("algorithm.form: asgd has no arguments. It is an argument of ace")
+    error = refused(Settings, algorithm="asgd,wkafl", **{"algorithm.momentum": "x"})
+    assert str(error) == "algorithm.momentum is 'x', but must be a number."
+
+
+@pytest.mark.parametrize(
+    ("layers", "setting", "text"),
+    [
+        # An argument stays where a later call has it and does not say it itself.
+        ([{"delay.shape": 3, "delay": "gamma"}, {"delay": "pareto"}], "delay", "pareto(shape=3.0)"),
+        ([{"delay.shape": 3, "delay": "gamma"}, {"delay": "pareto(shape=2)"}], "delay", "pareto(shape=2)"),
+        ([{"delay.shape": 3, "delay": "gamma"}, {"delay": "constant"}], "delay", "constant"),
+        # That of a call written out goes with it.
+        ([{"delay": "gamma(shape=3)"}, {"delay": "pareto"}], "delay", "pareto"),
+        ([{"buffer_size": 5}, {"protocol": "asynchronous"}], "protocol", "asynchronous(buffer_size=5)"),
+        ([{"buffer_size": 5}, {"protocol": "synchronous"}], "protocol", "synchronous"),
+        ([{"concurrency": 5}, {"protocol": "synchronous"}], "protocol", "synchronous(cohort_size=5)"),
+        (
+            [{"buffer_size": 5}, {"protocol": "asynchronous"}, {"buffer_size": 6}],
+            "protocol", "asynchronous(buffer_size=6)",
+        ),
+        (
+            [{"protocol.restart": "at_once"}, {"buffer_size": 6}],
+            "protocol", "default(buffer_size=6, restart='at_once')",
+        ),
+        ([{"client_trips": 5}, {"server_steps": 6}], "protocol", "default(server_steps=6)"),
+        (
+            [{"algorithm.aggregate": "sum", "algorithm": "fedbuff"}, {"algorithm": "ace,fedbuff"}],
+            "algorithm", "ace,fedbuff(aggregate='sum')",
+        ),
+        ([{"algorithm.aggregate": "sum", "algorithm": "fedbuff"}, {"algorithm": "ace"}], "algorithm", "ace"),
+        ([{"partition.alpha": 2}, {"partition": None}], "partition", None),
+    ],
+)  # fmt: skip
+def test_each_layer_takes_the_place_of_what_comes_before(layers, setting, text):
+    defaults = {"protocol": "default", "algorithm": "fedbuff", "delay": "constant", "partition": None}
+    assert calls.with_arguments(*layers, defaults=defaults)[setting] == text

@@ -2,6 +2,7 @@
 
 import hashlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,6 +11,9 @@ from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 
 OWN = """
+from __future__ import annotations
+
+import flax.linen as nn
 import jafl
 import numpy as np
 from jafl.rules import staleness
@@ -23,8 +27,17 @@ def slower(factor: float = 3.0):
     return jafl.delays.gamma(mean=factor)
 
 
+class Small(nn.Module):
+    num_classes: int
+    width: int
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(self.num_classes)(nn.relu(nn.Dense(self.width)(x)))
+
+
 def small(num_classes, width: int = 4):
-    return jafl.models.mlp(num_classes, [width])
+    return jafl.models.Model(Small(num_classes, width))
 
 
 def halves(examples: int = 60):
@@ -77,7 +90,9 @@ def test_laws_models_and_data_sets_may_be_the_users_own(own):
     )
     theirs = made(delay="gamma(mean=2)", model="mlp(hidden_sizes=[3])", dataset="mine.py:halves(examples=80)")
     np.testing.assert_array_equal(experiment.schedule.client, theirs.schedule.client)
-    assert experiment.model == theirs.model
+    assert experiment.model.module.width == 3
+    shapes = [sorted(leaf.shape for leaf in jax.tree.leaves(each.params)) for each in (experiment, theirs)]
+    assert shapes[0] == shapes[1]
     assert len(experiment.source.x) == 80
     assert set(experiment.inputs) == {"delay", "model", "dataset"}
 
@@ -99,7 +114,7 @@ def test_a_file_that_has_changed_is_read_again(own):
         ("algorithm", "mine.py:shared_half(0.1, 0.2)", "has 1 arguments (share), not 2"),
         ("algorithm", "mine.py:shared_half(share='a')", "algorithm.share is 'a', but must be a number"),
         ("algorithm", "mine.py:number", "a factory of a rule"),
-        ("model", "mine.py:slower", "model"),
+        ("model", "mine.py:slower", "a factory of a jafl.Model"),
         ("delay", "once_per_client(mine.py:slower)", "Python's parser says"),
     ],
 )
