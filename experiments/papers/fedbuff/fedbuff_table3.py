@@ -41,56 +41,33 @@ SPACE: Space = {
     "server_optimizer.momentum": [0.0, 0.1, 0.3, 0.5, 0.9, 0.99],
 }
 SEEDS = tuple(range(20, 40))
+# {epsilon: {arm: clip norm, server's rate, momentum, in the order of SPACE}}
+FOUND = {
+    6: {
+        FEDBUFF: (1.17, 0.492, 0.0),
+        FEDBUFF + TRUE: (0.564, 0.645, 0.0),
+        FEDAVGM: (0.0442, 31.5, 0.9),
+        FEDAVGM + TRUE: (1.81, 0.48, 0.5),
+        DP_SGD: (0.0442, 31.5, 0.9),
+    },
+    12: {
+        FEDBUFF: (0.715, 1.47, 0.0),
+        FEDBUFF + TRUE: (1.17, 0.492, 0.0),
+        FEDAVGM: (0.49, 15.4, 0.5),
+        FEDAVGM + TRUE: (0.0442, 31.5, 0.9),
+        DP_SGD: (0.0442, 31.5, 0.9),
+    },
+    24: {
+        FEDBUFF: (1.56, 0.126, 0.9),
+        FEDBUFF + TRUE: (0.715, 1.47, 0.0),
+        FEDAVGM: (0.49, 15.4, 0.5),
+        FEDAVGM + TRUE: (0.0442, 31.5, 0.9),
+        DP_SGD: (0.49, 15.4, 0.5),
+    },
+}
 TUNED: dict[str, dict[str, dict[str, float]]] = {
-    "privacy.epsilon=6": {
-        FEDBUFF: {"privacy.clip_norm": 1.17, "server_learning_rate": 0.492, "server_optimizer.momentum": 0.0},
-        FEDBUFF + TRUE: {
-            "privacy.clip_norm": 0.564,
-            "server_learning_rate": 0.645,
-            "server_optimizer.momentum": 0.0,
-        },
-        FEDAVGM: {
-            "privacy.clip_norm": 0.0442,
-            "server_learning_rate": 31.5,
-            "server_optimizer.momentum": 0.9,
-        },
-        FEDAVGM + TRUE: {
-            "privacy.clip_norm": 1.81,
-            "server_learning_rate": 0.48,
-            "server_optimizer.momentum": 0.5,
-        },
-        DP_SGD: {"privacy.clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
-    },
-    "privacy.epsilon=12": {
-        FEDBUFF: {"privacy.clip_norm": 0.715, "server_learning_rate": 1.47, "server_optimizer.momentum": 0.0},
-        FEDBUFF + TRUE: {
-            "privacy.clip_norm": 1.17,
-            "server_learning_rate": 0.492,
-            "server_optimizer.momentum": 0.0,
-        },
-        FEDAVGM: {"privacy.clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
-        FEDAVGM + TRUE: {
-            "privacy.clip_norm": 0.0442,
-            "server_learning_rate": 31.5,
-            "server_optimizer.momentum": 0.9,
-        },
-        DP_SGD: {"privacy.clip_norm": 0.0442, "server_learning_rate": 31.5, "server_optimizer.momentum": 0.9},
-    },
-    "privacy.epsilon=24": {
-        FEDBUFF: {"privacy.clip_norm": 1.56, "server_learning_rate": 0.126, "server_optimizer.momentum": 0.9},
-        FEDBUFF + TRUE: {
-            "privacy.clip_norm": 0.715,
-            "server_learning_rate": 1.47,
-            "server_optimizer.momentum": 0.0,
-        },
-        FEDAVGM: {"privacy.clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
-        FEDAVGM + TRUE: {
-            "privacy.clip_norm": 0.0442,
-            "server_learning_rate": 31.5,
-            "server_optimizer.momentum": 0.9,
-        },
-        DP_SGD: {"privacy.clip_norm": 0.49, "server_learning_rate": 15.4, "server_optimizer.momentum": 0.5},
-    },
+    f"privacy.epsilon={epsilon}": {arm: dict(zip(SPACE, values, strict=True)) for arm, values in arms.items()}
+    for epsilon, arms in FOUND.items()
 }
 
 
