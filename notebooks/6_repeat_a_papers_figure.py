@@ -35,7 +35,7 @@ if not (repository / "run.py").is_file():
         subprocess.run(["git", "clone", "--quiet", "--depth=1", addresses[0], repository], check=True)
 
 # %% tags=["clock"]
-# !cd {repository} && {sys.executable} run.py --experiment=list
+# !cd {repository} && {sys.executable} run.py experiment list
 
 # %% [markdown]
 # Each is one file with one record: the arms, the conditions, the seeds, what the paper published, and the claims
@@ -54,7 +54,7 @@ print(file.read_text().split('"""')[1])
 
 # %% tags=["clock"]
 results = pathlib.Path("fedstaleweight_fig2").resolve()
-# !cd {repository} && {sys.executable} run.py --experiment=fedstaleweight_fig2 --output_dir={results} {options}
+# !cd {repository} && {sys.executable} run.py experiment fedstaleweight_fig2 --output_dir={results} {options}
 
 # %% [markdown]
 # ## What it leaves
@@ -104,7 +104,7 @@ for row in judged:
 #
 # The same machinery answers it. Put another number in the place of a setting, and the claims are judged again:
 #
-#     python run.py --experiment=fedstaleweight_fig2 --seed=0,1,2 --buffer_size=10
+#     python run.py experiment fedstaleweight_fig2 --seed=0,1,2 --buffer_size=10
 #
 # Or write an experiment of your own: one file in `experiments/papers/`, for which [BUILD.md](../BUILD.md) has a
 # checklist.

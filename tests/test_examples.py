@@ -17,11 +17,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LEFT_OUT = {
     "--help": "trains nothing; tests/test_readme.py runs it",
     "=FILE": "names no file",
-    "--forecast": "trains nothing; tests/ahead_of_time runs it",
+    "forecast ": "trains nothing; tests/ahead_of_time runs it",
     "sweep.json": "names a sweep of another example; tests/config/test_readers.py repeats one",
-    "--benchmark": "takes minutes; tests/experiments runs a small one",
-    "--compare": "names the files of two machines; tests/experiments compares some",
-    "--experiment": "tests/experiments runs them; their learning rates are searched for, not preset",
+    "benchmark ": "takes minutes; tests/experiments runs a small one",
+    "compare ": "names the files of two machines; tests/experiments compares some",
+    "experiment": "tests/experiments runs them; their learning rates are searched for, not preset",
     "--matmul_precision": "for TPUs and GPUs",
     "--distributed": "needs several processes, which tests/distributed starts",
     "/shared/": "for several machines; tests/sweeps/test_cluster_scripts.py runs the scripts of that page",
@@ -50,7 +50,7 @@ def reason(command: str) -> str | None:
 
 def needs_a_run(command: str) -> bool:
     """Whether a command reads what the main job has left."""
-    return "runs/001" in command or command.startswith("--report")
+    return "runs/001" in command or command.startswith("report ")
 
 
 RUN = [command for command in commands() if reason(command) is None]
@@ -59,7 +59,7 @@ MAIN_JOB = ""
 
 def run_py(command, folder):
     """Does what run.py does, without pictures, which are no part of what is asked; returns what it said."""
-    pictures = [] if "--report" in command or "--dry_run" in command else ["--nopictures"]
+    pictures = [] if command.startswith(("report ", "plan ")) else ["--pictures=none"]
     said = in_process.command([*shlex.split(command), *pictures], folder)
     assert said.status == 0, said.text
     return said.text
@@ -83,7 +83,7 @@ def assert_learned(folder, *, private=False):
 def test_the_pages_show_what_is_meant_to_be_run():
     assert MAIN_JOB in RUN and any(re.search("--delay=[\"']?groups", command) for command in RUN)
     assert any("--compute_dtype" in command for command in RUN) and any(
-        "--sweep" in command for command in RUN
+        command.startswith("sweep ") for command in RUN
     )
     for part in LEFT_OUT:
         assert any(part in command for command in commands()), f"no page shows {part} any more"
@@ -102,7 +102,7 @@ def test_the_main_job_learns_and_can_be_resumed_repeated_and_reported(tmp_path):
 @pytest.mark.parametrize("command", [one for one in RUN if one != MAIN_JOB and not needs_a_run(one)])
 def test_a_command_of_the_pages_learns(command, tmp_path):
     said = run_py(command, tmp_path)
-    if "--dry_run" in command:
+    if command.startswith("plan "):
         assert list(tmp_path.rglob("diagnostics.json"))
     else:
         assert_learned(tmp_path, private="--epsilon" in command)

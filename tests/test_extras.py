@@ -163,7 +163,7 @@ def test_without_orbax_no_checkpoints_are_kept_unless_they_were_asked_for(withou
     without("orbax")
     said = []
     assert Options(show=said.append, pictures=False).checkpoint_every == 0
-    assert said == [f"No checkpoints, so --resume would start again: {MissingLibraryError('orbax')}"]
+    assert said == [f"No checkpoints, so run.py resume would start again: {MissingLibraryError('orbax')}"]
     with pytest.raises(SettingError, match=r"jafl\[checkpoints\]"):
         Options(checkpoint_every=100)
     with pytest.raises(SettingError, match=r"jafl\[checkpoints\]"):

@@ -3,7 +3,7 @@
 # three lines); when all have ended, this script writes the report. A host that fails leaves its part: the same command
 # goes on with it, also with another list of hosts.
 #
-#   docs/clusters/hosts.sh hosts.txt --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay.mean=5,30" \
+#   docs/clusters/hosts.sh hosts.txt sweep "delay.mean=5,30" --algorithm=fedbuff,fedavg --seed=0,1,2 \
 #       --output_dir=/shared/sweep
 #
 # hosts.txt has a host in each line, and behind it the GPU to use, if any:
@@ -45,6 +45,8 @@ on_host() {
     printf -v command '%q ' "${jafl[@]}" "${@:2}"
     echo "cd $(printf %q "$PWD") || exit 2"
     [[ -z $gpu ]] || echo "export CUDA_VISIBLE_DEVICES=$(printf %q "$gpu")"
+    [[ -z ${JAX_COMPILATION_CACHE_DIR:-} ]] ||
+        echo "export JAX_COMPILATION_CACHE_DIR=$(printf %q "$JAX_COMPILATION_CACHE_DIR")"
     # shellcheck disable=SC2016  # the host is to expand these
     printf '%s\n' 'exec 3<&0' "$command"'< /dev/null &' 'worker=$!' \
         '{ cat <&3; kill -TERM $worker; } > /dev/null 2>&1 &' 'watcher=$!' \
@@ -81,5 +83,5 @@ for number in "${!workers[@]}"; do
     [[ $status -gt $worst ]] && worst=$status
 done
 [[ $stopped == yes ]] && exit 130
-"${jafl[@]}" --report="$output_dir" || exit
+"${jafl[@]}" report "$output_dir" || exit
 exit "$worst"

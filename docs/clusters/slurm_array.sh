@@ -2,7 +2,7 @@
 # A sweep on SLURM. Each task of the array trains its own part of the runs: jafl reads from SLURM's variables which
 # part that is, as if --part=1/8 to --part=8/8 had been passed.
 #
-#   sbatch docs/clusters/slurm_array.sh --algorithm=fedbuff,fedavg --seed=0,1,2 --sweep="delay.mean=5,30" \
+#   sbatch docs/clusters/slurm_array.sh sweep "delay.mean=5,30" --algorithm=fedbuff,fedavg --seed=0,1,2 \
 #       --output_dir=/shared/sweep
 #
 # Submit it in the repository, or anywhere with JAFL=jafl where jafl is installed. All arguments are those of run.py.
@@ -27,7 +27,7 @@ if [[ " $* " != *" --output_dir="* ]]; then
 fi
 read -r -a jafl <<< "${JAFL:-python run.py}"
 # Compiled programs stay on the node: nodes of other kinds need others.
-cache=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/jafl-compiled-$(id -un)
+export JAX_COMPILATION_CACHE_DIR=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/jafl-compiled-$(id -un)
 
 # SIGTERM makes jafl stop at its next chunk of server steps, and write a checkpoint.
 worker=''
@@ -35,7 +35,7 @@ queue_again=no
 trap 'queue_again=yes; [[ -z $worker ]] || kill -TERM "$worker"' USR1
 trap '[[ -z $worker ]] || kill -TERM "$worker"' TERM INT
 
-"${jafl[@]}" --compilation_cache="$cache" "$@" &
+"${jafl[@]}" "$@" &
 worker=$!
 wait "$worker"
 while kill -0 "$worker" 2> /dev/null; do # a signal has ended the wait, and the worker still writes its checkpoint

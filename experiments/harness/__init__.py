@@ -17,7 +17,7 @@
     running       runs an experiment and reports it
     sweeps        its runs as sweeps, one of its search and one of its results
     multiply_adds counted off the traced gradient and evaluation
-    dry_runs      what an experiment would run: arms, settings, seeds, trips, memory, multiply-adds (--dry_run)
+    dry_runs      what an experiment would run: arms, settings, seeds, trips, memory, multiply-adds (run.py plan)
     control       how often a world in which nothing can be learnt gives a verdict
 
 ``judge/``, what results say of claims:

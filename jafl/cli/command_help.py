@@ -1,84 +1,115 @@
-"""What ``--help`` and ``--helpfull`` print: usage, what to do, and the settings by group."""
+"""What ``--help``, ``--helpfull`` and ``help NAME`` print: the commands, the settings, and what a setting can be."""
 
 import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jafl.base.errors import unknown_name
+from jafl.base.errors import SettingError, did_you_mean, unknown_name
+from jafl.cli.commands import COMMANDS, SETTINGS, Command
+from jafl.cli.declared_flags import FLAGS
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS
-from jafl.config.settings import DECLARED, DEFAULTS, HELP, MOST_USED, SHORT_HELP, TYPES
+from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
-USAGE = """Simulates asynchronous federated learning: flags in, a run directory out.
-
-    python run.py                                     compares four algorithms on handwritten digits
-    python run.py --algorithm=fedbuff --seed=0,1,2    one algorithm, three seeds
-    python run.py --algorithm=fedbuff --buffer_size=5 --delay=half_normal
-    python run.py --algorithm=fedbuff --protocol=synchronous    FedBuff's rule in synchronous rounds
-    python run.py --prepare=cifar10 --data_dir=data   downloads and prepares a data set, once
-    python run.py --config=runs/001/fedbuff-seed0/config.json --output_dir=again    repeats a run
-    python run.py --sweep="partition.alpha=0.1,1;delay.sigma=0.5,2" --output_dir=runs/sweep
-    python run.py --experiment=list                   the papers' figures and tables
-    python run.py --experiment=NAME                   runs one of them
-    python run.py --experiment=NAME --dry_run         says what it would run
-    python run.py --benchmark=clients                 how fast this machine trains
-    python run.py --forecast=v5e:1x1                  would it fit on a chip that is not here
-    python run.py --report=runs/sweep                 one page on everything in it: report.html
-    python run.py --resume --output_dir=runs/001      goes on with what was stopped or killed
-    python run.py --distributed                       one run on several hosts: docs/clusters.md
-    python run.py help delay                          what a setting is, and what it can be
-
-Every setting has a default. Settings can also stand in a file, one --name=value a line:
---flagfile=FILE.
-"""
-
-
-class Explained(NamedTuple):
-    """A flag as the help shows it. A switch is a flag that ``--no`` before its name turns off."""
-
-    name: str
-    default: Any
-    text: str
-    is_switch: bool
+# {one of the ten settings that everybody uses: (an example, what it says)}
+TEN = {
+    "algorithm": ("fedbuff,ace", "what to run; several are compared"),
+    "num_clients": ("100", "how many clients there are"),
+    "concurrency": ("20", "how many of them train at one moment"),
+    "buffer_size": ("10", "trips per server step"),
+    "client_trips": ("10000", "how long to run; or --protocol.server_steps"),
+    "learning_rate": ("0.1", "the clients'"),
+    "server_learning_rate": ("1", "the server's"),
+    "local_steps": ("10", "minibatch steps per trip; or --client_work.local_epochs"),
+    "batch_size": ("8", "examples per minibatch"),
+    "seed": ("0,1,2", "of everything random; several are compared"),
+}
+# {a setting that says in what world clients live and what they train: (an example, what it says)}
+WORLD = {
+    "dataset": ("cifar10", "which examples"),
+    "partition": ('"dirichlet(alpha=0.1)"', "who holds which"),
+    "model": ('"mlp(hidden_sizes=[200])"', "what is trained"),
+    "delay": ('"gamma(shape=2)"', "how long a trip takes"),
+    "availability": ("diurnal", "who is there"),
+    "protocol": ("synchronous", "who trains when"),
+}
 
 
-def short(command: str, flags: Iterable[Explained]) -> str:
-    """Usage, the settings that are used most, ``flags`` of the command, and the names of all settings by group.
+def short(program: str) -> str:
+    """The commands, the ten settings that everybody uses, and where the others are explained.
 
-    command: how the program is called, ``python run.py``.
+    program: how jafl is called, ``python run.py``.
     """
-    texts = HELP | SHORT_HELP
-    most_used = [_setting(name)._replace(text=texts[name]) for name in MOST_USED]
-    names = [_wrapped(f"{title}: {', '.join(_names(group))}", indent="  ") for group, title in GROUPS.items()]
-    return "\n".join(
-        [
-            _usage(command),
-            _section("Most used", most_used),
-            _section("What to do", flags),
-            "All settings, which --helpfull explains:",
-            *names,
+    commands = [
+        *(
+            (f"{name} {each.words}".strip() or "--NAME=VALUE ...", each.summary)
+            for name, each in COMMANDS.items()
+        ),
+        ("help NAME", "tells what a setting can be, a command does or a flag means: help delay"),
+    ]
+    lines = [
+        "Simulates asynchronous federated learning: settings in, a folder of numbers and pictures out.",
+        "",
+        f"Commands, written behind {program}; COMMAND --help explains one and its flags:",
+        *_columns(commands),
+        "",
+        "The ten settings that everybody uses:",
+        *_columns([(f"--{name}={example}", text) for name, (example, text) in TEN.items()]),
+        "",
+        "And what a run is made of. A value is a call; a dotted name, --partition.alpha=0.1, is an argument:",
+        *_columns([(f"--{name}={example}", text) for name, (example, text) in WORLD.items()]),
+        "",
+        f"Every setting has a default. {program} --helpfull explains all {len(TYPES)} settings; they can also",
+        "stand in a file, one --name=value a line: --flagfile=FILE.",
+    ]
+    return "\n".join(lines)
+
+
+def of_command(command: Command, program: str) -> str:
+    """What a command does, examples, and its flags; ``program`` as above."""
+    lines = [_wrapped(command.text, ""), ""]
+    for words, text in command.examples.items():
+        lines += [f"  {program} {words}", f"      {text}"]
+    own = [name for name in command.flags if name not in SETTINGS and name != command.word]
+    settings = [name for name in command.flags if name in SETTINGS]
+    if own:
+        lines += ["", "Flags:", *(_explained(_flag(name)) for name in own)]
+    if len(settings) == len(SETTINGS):
+        lines += ["", f"And every setting: {program} --helpfull."]
+    elif settings:
+        lines += [
+            "",
+            _wrapped(f"And these settings, which {program} --helpfull explains: {', '.join(settings)}.", ""),
         ]
-    )
+    return "\n".join(lines)
 
 
-def full(command: str, flags: Iterable[Explained]) -> str:
-    """Usage, ``flags`` of the command, and every setting, by group; ``command`` as above."""
+def full(program: str) -> str:
+    """The commands with their flags, and every setting, by group; ``program`` as above."""
     sections = [_section(title, settings) for title, settings in by_group().items()]
     kinds = [f"  --{name}: {', '.join(grammar(name).factories)}" for name in CALLS]
-    explained = ["What calls can be, which run.py help NAME explains with arguments and examples:"]
+    explained = [f"What calls can be, which {program} help NAME explains with arguments and examples:"]
     explained += [_wrapped(line.strip(), "  ") for line in kinds]
-    return "\n".join([_usage(command), _section("What to do", flags), *sections, *explained])
+    own = _section("Flags of commands", [_flag(name) for name in FLAGS if name not in COMMANDS])
+    return "\n".join([short(program), "", own, *sections, *explained])
 
 
-def of_setting(name: str) -> str:
-    """What a setting is, and what it can be; raises SettingError for an unknown one, with the nearest name.
+def of(name: str, program: str) -> str:
+    """What a command does, or a setting is and can be; raises SettingError for an unknown name, with the nearest.
 
-    name: of a setting, or the dotted or short name of an argument of one: ``delay.shape``.
+    Args:
+      name: of a command or setting, or the dotted or short name of an argument: ``delay.shape``.
+      program: how jafl is called.
     """
+    if name in COMMANDS and name not in HELP:
+        return of_command(COMMANDS[name], program)
     setting, _, argument = argument_path(name).partition(".")
+    if name in FLAGS:
+        return _explained(_flag(name))
     if setting not in HELP or (argument and setting not in CALLS):
-        raise unknown_name("help", name, [*HELP, *SHORT_NAMES])
+        hint = did_you_mean(name, [*HELP, *SHORT_NAMES, *COMMANDS, *FLAGS], "See --help for the commands.")
+        raise SettingError(f"No command, setting or flag is called {name!r}. {hint}")
     if not argument:
         text = _explained(_setting(name))
         return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
@@ -94,6 +125,15 @@ def of_setting(name: str) -> str:
     return "\n".join(lines)
 
 
+class Explained(NamedTuple):
+    """A flag as the help shows it. A switch is a flag that ``--no`` before its name turns off."""
+
+    name: str
+    default: Any
+    text: str
+    is_switch: bool
+
+
 def _can_be(name: str) -> str:
     """What the call of a setting can be, with all arguments and an example each."""
     lines = []
@@ -107,10 +147,6 @@ def _can_be(name: str) -> str:
 def by_group() -> dict[str, list[Explained]]:
     """{title of a group: its settings}, for the help and for the site of pages."""
     return {title: [_setting(name) for name in _names(group)] for group, title in GROUPS.items()}
-
-
-def _usage(command: str) -> str:
-    return USAGE.replace("python run.py", command)
 
 
 def _section(title: str, flags: Iterable[Explained]) -> str:
@@ -147,6 +183,18 @@ def _explained(flag: Explained) -> str:
     )  # of a flag that is one of several words: <auto|never>: ...
     text = text if end and choices.startswith("<") else flag.text
     return _wrapped(f"--{'[no]' if flag.is_switch else ''}{flag.name}: {text}{shown}", indent="  ")
+
+
+def _flag(name: str) -> Explained:
+    declared = FLAGS[name]
+    return Explained(name, declared.default, declared.help, is_switch=declared.type is bool)
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Each row as a line, the second column under itself."""
+    rows = list(rows)
+    width = max(len(first) for first, _ in rows) + 2
+    return [f"  {first:<{width}}{second}".rstrip() for first, second in rows]
 
 
 def _wrapped(text: str, indent: str) -> str:

@@ -490,7 +490,7 @@ def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict
     for name, value in settings.items():
         own = [path for path in map(argument_path, names) if path.partition(".")[0] == name]
         if own and name in CALLS and value is not None:
-            value = grammar(name).without_numbers(value, [path.partition(".")[2] for path in own])
+            value = grammar(name).without_numbers(value, [path.rpartition(".")[2] for path in own])
         elif own:
             value = None if value is None else "number"
         found[name] = value

@@ -134,7 +134,8 @@ class Grammar:
           Call(name='gamma', arguments={'mean': 2.0, 'shape': 3.0})
         """
         call = self._said(text)
-        require(isinstance(call, Call), self.setting, text, f"a call, such as {self._example()}")
+        if not isinstance(call, Call):
+            raise refusal(self.setting, text, f"a call, such as {self._example()}")
         if call.name in self.inner:
             allowed = f"one of {', '.join(self.factories)}"
             raise refusal(self.setting, text, allowed, f"{call.name} only stands inside of another call.")
@@ -426,16 +427,26 @@ class Grammar:
     # Reading.
 
     def _said(self, text: str) -> Any:
-        """The value that a text says."""
+        """The value that a text says, the caller's own."""
         require(isinstance(text, str), self.setting, text, "text")
+        if text in self._read_before:
+            return _copied(self._read_before[text])
         try:
             node = self._parsed(text)
             if own := own_name(text):
                 self.factory(own)  # refuses a file without this function
                 node = _renamed(node, own)
-            return self._value(node, text)
+            value = self._value(node, text)
         except RecursionError:
             raise refusal(self.setting, text, "nested less deeply") from None
+        if not own:  # a file may hold something else later
+            self._read_before[text] = _copied(value)
+        return value
+
+    @functools.cached_property
+    def _read_before(self) -> dict[str, Any]:
+        """{text: its value}: an experiment reads the same few texts thousands of times."""
+        return {}
 
     def _parsed(self, text: str) -> ast.expr:
         try:
@@ -572,11 +583,21 @@ class Grammar:
     def _parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters of a factory that a call can have; of ``default`` those of all factories."""
         if name == DEFAULT:
-            return {
-                each: one for factory in self.factories for each, one in self._parameters(factory).items()
-            }
+            return self._all_parameters
+        return self._own_parameters[name] if name in self._own_parameters else self._parameters_of(name)
+
+    def _parameters_of(self, name: str) -> dict[str, inspect.Parameter]:
         parameters = inspect.signature(self.factory(name)).parameters
         return {name: each for name, each in parameters.items() if name not in self.fixed}
+
+    @functools.cached_property
+    def _own_parameters(self) -> dict[str, dict[str, inspect.Parameter]]:
+        """{name of a registered factory: its parameters}."""
+        return {name: self._parameters_of(name) for name in [*self.factories, *self.inner]}
+
+    @functools.cached_property
+    def _all_parameters(self) -> dict[str, inspect.Parameter]:
+        return {each: one for name in self.factories for each, one in self._own_parameters[name].items()}
 
     def _hints(self, name: str) -> Mapping[str, Any]:
         if name != DEFAULT:
@@ -710,6 +731,13 @@ def _renamed(node: ast.expr, name: str) -> ast.expr:
     """The name or call with another name."""
     own = ast.Name(name, ast.Load())
     return ast.Call(own, node.args, node.keywords) if isinstance(node, ast.Call) else own
+
+
+def _copied(value: Any) -> Any:
+    """The value with calls and lists of its own."""
+    if isinstance(value, Call):
+        return Call(value.name, {name: _copied(each) for name, each in value.arguments.items()})
+    return type(value)(map(_copied, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _calls_in(value: Any) -> list[Call]:

@@ -57,7 +57,10 @@ class Settings:
         "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
-        Declaration("run", varying=("exponent", "slope", "threshold", "rate")),
+        Declaration(
+            "run",
+            varying=tuple(f"staleness_weight.{name}" for name in ("exponent", "slope", "threshold", "rate")),
+        ),
     )
     seed: str = _setting(
         "0",
@@ -113,8 +116,8 @@ class Settings:
         "logistic data, at any size), mnist_5000 (5,000 digits of MNIST, bundled), mnist_1d(examples=5000) (signals "
         "in ten classes), python_source(tokens=80) (next characters of Python's own source files); cifar10, "
         "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
-        "(once --prepare=NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in data_dir); "
-        "run.py help dataset lists all arguments.",
+        "(once run.py prepare NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in "
+        "data_dir); run.py help dataset lists all arguments.",
         Declaration("data"),
     )
     data_dir: str | None = _setting(

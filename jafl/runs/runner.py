@@ -222,7 +222,7 @@ class _Runs:
         ):
             show(line)
         if self.interrupt.asked:
-            how = f"To go on: run.py --resume --output_dir={path}"
+            how = f"To go on: run.py resume {path}"
             if keeps_earlier:
                 how = "The same command goes on." if self.resume else ""
             _show_interrupted(outcomes, len(self.experiments), show, how)

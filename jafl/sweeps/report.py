@@ -150,7 +150,7 @@ def _content(
         "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
         **_schedules(path, arm_runs),
-        "commands": _commands(lists, runs),
+        "commands": _commands(path, lists, runs),
         "repeat_one": " ".join(
             ["python run.py", _quoted(f"--config={runs[0].path / 'config.json'}"), "--output_dir=again-one"]
         ),
@@ -292,10 +292,10 @@ def _notes(
             "two never reached it."
         )
     for status, meaning in (
-        ("interrupted", "stopped and can go on (--resume)"),
+        ("interrupted", "stopped and can go on (run.py resume)"),
         ("diverged", "diverged to NaN or infinity"),
-        ("unfinished", "under way, or killed; --resume goes on"),
-        ("dry run", "a dry run, which has a schedule and trained nothing (--dry_run)"),
+        ("unfinished", "under way, or killed; run.py resume goes on"),
+        ("dry run", "a dry run, which has a schedule and trained nothing (run.py plan)"),
     ):
         number = sum(run.status == status for run in runs)
         if number:
@@ -314,14 +314,19 @@ def _notes(
     return notes
 
 
-def _commands(lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
+def _commands(path: pathlib.Path, lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
     """What makes the runs again: the command of the sweep or comparison, else those of all runs, each once.
 
-    As they were typed, but for where the results go: each into a directory that is not there yet.
+    As they were typed, but for where the results go: each into a directory that is not there yet. In place of a
+    command that went on with runs stands one that begins with their settings.
     """
-    contents = [lists[name] for name in ("sweep.json", "comparison.json") if name in lists]
-    typed = [content.get("command") for content in contents or [run.config for run in runs]]
-    words = [_without_output(command) for command in typed if command and isinstance(command, list)]
+    files = {path / name: lists[name] for name in ("sweep.json", "comparison.json") if name in lists}
+    contents = files or {run.path / "config.json": run.config for run in runs}
+    words = [
+        _repeating(list(map(str, content["command"])), file)
+        for file, content in contents.items()
+        if content.get("command") and isinstance(content["command"], list)
+    ]
     commands = list(dict.fromkeys(map(tuple, words)))
     places = ["again"] if len(commands) == 1 else [f"again-{number + 1}" for number in range(len(commands))]
     return [
@@ -331,13 +336,16 @@ def _commands(lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
 
 
 # Flags that say where results go, and what becomes of those that are there.
-WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite", "resume")
+WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite",)
 
 
-def _without_output(command: Sequence[Any]) -> list[str]:
-    """The words of a command without the flags that say where its results go."""
+def _repeating(command: Sequence[str], file: pathlib.Path) -> list[str]:
+    """The words of a command without the flags that say where its results go; ``file``: the runs' settings."""
+    if "resume" in command[:4]:
+        sweep = ["sweep"] if file.name == "sweep.json" else []
+        return [*command[: command.index("resume")], *sweep, f"--config={file}"]
     words, skip = [], False
-    for word in map(str, command):
+    for word in command:
         name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
         if skip or name in WITH_A_VALUE or name.removeprefix("no") in WITHOUT:
             skip = not skip and name in WITH_A_VALUE and "=" not in word

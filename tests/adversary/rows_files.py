@@ -96,7 +96,7 @@ ROWS = {
     "config argument of no setting": from_config(config(**{"dely.shape": 2}), "'dely.shape' ... Did you mean 'delay'?"),
     "config too large": from_config(config(num_clients=10**400), "num_clients is 1000000000"),
     "config bad value": from_config(config(concurrency=500), "concurrency is 500 ... number of clients, 100"),
-    "config with --resume": from_config(config(), "config is 'c.json' ... left out with --resume", "--resume"),
+    "config with --resume": from_config(config(), "training has no flag 'resume' ... resume is a command", "--resume"),
     "config unread typed": from_config(config(algorithm="ace"), "algorithm.staleness_weight: ace has no argument 'staleness_weight'", "--algorithm.staleness_weight=hinge"),
     "config argument typed of another call": from_config(config(partition="iid"), "partition.alpha: iid has no argument 'alpha'", "--partition.alpha=0.3"),
     "config partition": from_config(config(partition="dirichlet(alpha=-1)"), "partition.alpha is -1.0 ... above 0"),
@@ -128,7 +128,7 @@ ROWS = {
     ),
     # Flag files
     "flag file missing": Row({}, "--flagfile=none.txt", "none.txt"),
-    "flag file unknown": from_flags("--bufer_size=5", "Unknown command line flag 'bufer_size'"),
+    "flag file unknown": from_flags("--bufer_size=5", "There is no flag 'bufer_size'"),
     "flag file bad value": from_flags("--num_clients=ten", "--num_clients=ten"),
     "flag file no flag": from_flags("num_clients 5", "'num_clients 5' is not a flag"),
     "flag file cannot work": from_flags("--concurrency=500", "concurrency is 500"),
@@ -201,100 +201,100 @@ ROWS = {
     "leaf not JSON": Row({"d/train/a.json": "{", "d/test/a.json": "{"}, "--dataset=femnist/leaf --data_dir=d", "a.json"),
     "prepare unknown": Row({}, "--algorithm=fedbuff", ""),
     # Run directories
-    "resume nothing": Row({}, "--resume --output_dir=none", "output_dir is 'none' ... holds nothing to go on with"),
-    "resume a report": Row({}, "--report=o --resume", "resume is True ... left out with --report"),
-    "overwrite a report": Row({}, "--report=o --overwrite", "overwrite is True ... left out with --report"),
-    "overwrite what is prepared": Row({}, "--prepare=digits --overwrite", "overwrite is True ... left out with --prepare"),
-    "resume nowhere": Row({}, "--resume", "output_dir is None ... the directory to go on with"),
+    "resume nothing": Row({}, "resume none", "output_dir is 'none' ... holds nothing to go on with"),
+    "resume a report": Row({}, "report o --resume", "report has no flag 'resume' ... resume is a command"),
+    "overwrite a report": Row({}, "report o --overwrite", "report has no flag 'overwrite'"),
+    "overwrite what is prepared": Row({}, "prepare digits --overwrite", "prepare has no flag 'overwrite'"),
+    "resume nowhere": Row({}, "resume", "resume needs DIRECTORY: write resume runs/001, for example"),
     "output is a file": Row({"o": "x"}, "--output_dir=o", "output_dir is 'o'"),
     "output below a file": Row({"o": "x"}, "--output_dir=o/p", "output_dir is 'o/p'"),
     "output has a run": Row({"o/config.json": config()}, "--output_dir=o", "output_dir is 'o' ... already holds a run"),
     "output has a sweep": Row({"o/sweep.json": config(sweep={})}, "--output_dir=o", "output_dir is 'o' ... holds a sweep"),
-    "resume a damaged config": Row({"o/config.json": "{"}, "--resume --output_dir=o", "o is damaged: o/config.json is not JSON"),
-    "resume no settings": Row({"o/config.json": "[]"}, "--resume --output_dir=o", "o is damaged: o/config.json ... holds []"),
+    "resume a damaged config": Row({"o/config.json": "{"}, "resume o", "o is damaged: o/config.json is not JSON"),
+    "resume no settings": Row({"o/config.json": "[]"}, "resume o", "o is damaged: o/config.json ... holds []"),
     "resume with --overwrite": Row(
-        {"o/config.json": config()}, "--resume --overwrite --output_dir=o", "overwrite is True ... with --resume"
+        {"o/config.json": config()}, "resume o --overwrite", "resume has no flag 'overwrite'"
     ),
     "resume with --dry_run": Row(
-        {"o/config.json": config()}, "--resume --dry_run --output_dir=o", "dry_run is True ... with --resume"
+        {"o/config.json": config()}, "resume o --dry_run", "resume has no flag 'dry_run'"
     ),
     "sweep in a run": Row(
-        {"o/config.json": config()}, "--sweep=delay.mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
+        {"o/config.json": config()}, "sweep delay.mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
     ),
     "resume an edited config": Row(
-        changed(**{"config.json": OTHER}), "--resume --output_dir=o", "o is damaged: config.json has changed ... 000000000000 in summary.json ... put it back ... remove or rename"
+        changed(**{"config.json": OTHER}), "resume o", "o is damaged: config.json has changed ... 000000000000 in summary.json ... put it back ... remove or rename"
     ),
     "resume an edited summary": Row(
-        changed(**{"summary.json": OTHER}), "--resume --output_dir=o", "o is damaged: summary.json has changed ... put it back"
+        changed(**{"summary.json": OTHER}), "resume o", "o is damaged: summary.json has changed ... put it back"
     ),
     "resume edited digests": Row(
-        changed(**{"config.json": 7}), "--resume --output_dir=o", "o is damaged: config.json has changed"
+        changed(**{"config.json": 7}), "resume o", "o is damaged: config.json has changed"
     ),
-    "sweep damaged": Row({"o/sweep.json": "{"}, "--sweep=delay.mean=1,2 --output_dir=o", "sweep.json is not JSON"),
+    "sweep damaged": Row({"o/sweep.json": "{"}, "sweep delay.mean=1,2 --output_dir=o", "sweep.json is not JSON"),
 }  # fmt: skip
 del ROWS["prepare unknown"]
 # Without ``BASE``, since it does not train.
 ALONE = {
     "config both ends": from_config(config(client_trips=5, server_steps=5), "client_trips is 5 ... where server_steps is"),
-    "report nowhere": Row({}, "--report=none", "'none' is not a directory"),
-    "report nothing": Row({"a/x": ""}, "--report=a", "There is no run in 'a'"),
-    "report of an edited config": Row(changed(**{"config.json": OTHER}), "--report=o", "o: config.json has changed since it was written"),
-    "report of edited metrics": Row(changed(**{"metrics.jsonl": OTHER}), "--report=o", "no run in 'o' that can be read"),
-    "report of an edited summary": Row(changed(**{"summary.json": OTHER}), "--report=o", "o: summary.json has changed since it was written"),
+    "report nowhere": Row({}, "report none", "'none' is not a directory"),
+    "report nothing": Row({"a/x": ""}, "report a", "There is no run in 'a'"),
+    "report of an edited config": Row(changed(**{"config.json": OTHER}), "report o", "o: config.json has changed since it was written"),
+    "report of edited metrics": Row(changed(**{"metrics.jsonl": OTHER}), "report o", "no run in 'o' that can be read"),
+    "report of an edited summary": Row(changed(**{"summary.json": OTHER}), "report o", "o: summary.json has changed since it was written"),
     "resume an edited sweep": Row(
-        {"o/sweep.json": config(sweep={}, digests={"sweep.json": "0"})}, "--resume --output_dir=o", "sweep.json has changed since it was written"
+        {"o/sweep.json": config(sweep={}, digests={"sweep.json": "0"})}, "resume o", "sweep.json has changed since it was written"
     ),
     "resume an edited comparison": Row(
-        {"o/comparison.json": config(digests={"comparison.json": "0"})}, "--resume --output_dir=o", "comparison.json has changed since it was written"
+        {"o/comparison.json": config(digests={"comparison.json": "0"})}, "resume o", "comparison.json has changed since it was written"
     ),
     "report of no digests": Row(
-        {**changed(), "o/summary.json": json.dumps({"format": 3, "status": "finished", "digests": [1]})}, "--report=o", "o: digests in summary.json is [1]"
+        {**changed(), "o/summary.json": json.dumps({"format": 3, "status": "finished", "digests": [1]})}, "report o", "o: digests in summary.json is [1]"
     ),
-    "report with settings": Row({"a/x": ""}, "--report=a --seed=1", "seed is '1' ... left out with --report"),
-    "prepare unknown": Row({}, "--prepare=minst", "'minst' ... 'mnist'"),
-    "prepare digits": Row({}, "--prepare=digits", "'digits'"),
-    "prepare with settings": Row({}, "--prepare=mnist --seed=1", "seed is '1' ... left out with --prepare"),
-    "experiment unknown": Row({}, "--experiment=fedbuf_table1", "fedbuf_table1 ... fedbuff_table1"),
-    "experiment scale": Row({}, "--experiment=fedbuff_table1 --scale=large", "scale of fedbuff_table1 is 'large' ... one of desk, paper"),
-    "experiment algorithm": Row({}, "--experiment=fedbuff_table1 --algorithm=ace", "algorithm is 'ace' ... left out"),
-    "experiment on hosts": Row({}, "--experiment=list --distributed", "distributed is True ... left out with --experiment"),
-    "report on hosts": Row({}, "--report=o --distributed", "distributed is True ... left out with --report"),
+    "report with settings": Row({"a/x": ""}, "report a --seed=1", "report has no flag 'seed'"),
+    "prepare unknown": Row({}, "prepare minst", "'minst' ... 'mnist'"),
+    "prepare digits": Row({}, "prepare digits", "'digits'"),
+    "prepare with settings": Row({}, "prepare mnist --seed=1", "prepare has no flag 'seed'"),
+    "experiment unknown": Row({}, "experiment fedbuf_table1", "fedbuf_table1 ... fedbuff_table1"),
+    "experiment scale": Row({}, "experiment fedbuff_table1 --scale=large", "scale of fedbuff_table1 is 'large' ... one of desk, paper"),
+    "experiment algorithm": Row({}, "experiment fedbuff_table1 --algorithm=ace", "algorithm is 'ace' ... left out"),
+    "experiment on hosts": Row({}, "experiment list --distributed=auto", "experiment has no flag 'distributed' ... only training and resume read it"),
+    "report on hosts": Row({}, "report o --distributed=auto", "report has no flag 'distributed'"),
     "sweep resumed on hosts": Row(
-        {"o/sweep.json": config(sweep={})}, "--resume --output_dir=o --distributed", "distributed is True ... left out with --sweep"
+        {"o/sweep.json": config(sweep={})}, "resume o --distributed=auto", "distributed is 'auto' ... left out of a sweep"
     ),
-    "experiment config": Row({}, "--experiment=list --config=c", "config is 'c' ... left out with --experiment"),
-    "benchmark unknown": Row({}, "--benchmark=client", "benchmark is 'client' ... one of clients, list ... 'clients'"),
-    "benchmark empty": Row({}, "--benchmark=", "benchmark is '' ... left out, or given a value"),
-    "benchmark settings": Row({}, "--benchmark=clients --partition.alpha=1", "partition.alpha is '1' ... left out with --benchmark"),
-    "benchmark seed": Row({}, "--benchmark=clients --seed=1", "seed is '1' ... left out with --benchmark"),
-    "benchmark sweep": Row({}, "--benchmark=clients --sweep=num_clients=1,2", "sweep is ... left out with --benchmark"),
-    "benchmark report": Row({"a/x": ""}, "--benchmark=clients --report=a", "report is 'a' ... left out with --benchmark"),
-    "benchmark experiment": Row({}, "--benchmark=clients --experiment=list", "experiment is 'list' ... left out with --benchmark"),
-    "benchmark forecast": Row({}, "--benchmark=clients --forecast=h100", "forecast is 'h100' ... left out with --benchmark"),
-    "benchmark dry run": Row({}, "--benchmark=clients --dry_run", "dry_run is True ... left out with --benchmark"),
-    "benchmark trackers": Row({}, "--benchmark=clients --trackers=csv", "trackers is 'csv' ... left out with --benchmark"),
-    "benchmark processes": Row({}, "--benchmark=clients --processes=2", "processes is 2 ... left out without"),
-    "benchmark algorithm": Row({}, "--benchmark=clients --algorithm=fedbuf", "algorithm is 'fedbuf' ... 'fedbuff'"),
-    "benchmark model": Row({}, "--benchmark=clients --model=mpl", "model is 'mpl' ... one of emnist_cnn, lenet5, mlp, resnet18 ... 'mlp'"),
-    "benchmark no names": Row({}, "--benchmark=clients --algorithm=,", "algorithm is ',' ... with commas"),
-    "benchmark no row": Row({}, "--benchmark=clients --model=lenet5 --num_clients=7", "benchmark with is 'model=lenet5, num_clients=7' ... such that a row fits"),
-    "benchmark no client": Row({}, "--benchmark=clients --num_clients=0", "num_clients is 0 ... at least 1"),
-    "benchmark short": Row({}, "--benchmark=clients --client_trips=5", "client_trips is 5 ... at least 20, for two server steps"),
-    "benchmark devices": Row({}, "--benchmark=clients --devices=0", "devices is 0 ... at least 1"),
-    "benchmark precision": Row({}, "--benchmark=clients --compute_dtype=int4", "compute_dtype is 'int4' ... bfloat16"),
-    "benchmark resume": Row({}, "--benchmark=clients --resume", "output_dir is None ... to go on with"),
-    "benchmark resume nothing": Row({"o/x": ""}, "--benchmark=clients --resume --output_dir=o", "output_dir is 'o/benchmark.json' ... cannot be read"),
-    "benchmark resume damage": Row({"o/benchmark.json": "{"}, "--benchmark=clients --resume --output_dir=o", "is not JSON ... damaged"),
-    "benchmark there": Row({"o/benchmark.json": "{"}, "--benchmark=clients --output_dir=o", "output_dir is 'o' ... without a benchmark ... --overwrite"),
-    "benchmark on a run": Row({"o/config.json": "{}"}, "--benchmark=clients --overwrite --output_dir=o", "output_dir is 'o' ... without a run"),
-    "benchmark both": Row({"o/benchmark.json": "{"}, "--benchmark=clients --resume --overwrite --output_dir=o", "overwrite is True ... left out with --resume"),
-    "compare one": Row({}, "--compare=a.json", "compare is 'a.json' ... two files"),
-    "compare empty": Row({}, "--compare=", "compare is '' ... left out, or given a value"),
-    "compare nowhere": Row({}, "--compare=a.json,b.json", "compare is 'a.json' ... cannot be read"),
-    "compare damage": Row({"a.json": "{", "b.json": "{}"}, "--compare=a.json,b.json", "compare is 'a.json' ... is not JSON"),
-    "compare else": Row({"a.json": "{}", "b.json": "{}"}, "--compare=a.json,b.json", "compare is 'a.json' ... holds no benchmark"),
-    "compare settings": Row({}, "--compare=a.json,b.json --num_clients=5", "num_clients is 5 ... left out with --compare"),
-    "compare resume": Row({}, "--compare=a.json,b.json --resume", "resume is True ... left out with --compare"),
-    "forecast unknown": Row({}, "--forecast=v9:1x1 --algorithm=fedbuff", "v9:1x1"),
-    "forecast output": Row({}, "--forecast=h100 --output_dir=o", "output_dir is 'o' ... left out with --forecast"),
+    "experiment config": Row({}, "experiment list --config=c", "experiment has no flag 'config'"),
+    "benchmark unknown": Row({}, "benchmark client", "benchmark is 'client' ... one of clients, list ... 'clients'"),
+    "benchmark empty": Row({}, "benchmark", "benchmark needs NAME"),
+    "benchmark settings": Row({}, "benchmark clients --partition.alpha=1", "benchmark has no flag 'partition.alpha'"),
+    "benchmark seed": Row({}, "benchmark clients --seed=1", "benchmark has no flag 'seed'"),
+    "benchmark sweep": Row({}, "benchmark clients --sweep=num_clients=1,2", "benchmark has no flag 'sweep' ... sweep is a command"),
+    "benchmark report": Row({"a/x": ""}, "benchmark clients --report=a", "benchmark has no flag 'report' ... report is a command"),
+    "benchmark experiment": Row({}, "benchmark clients --experiment=list", "benchmark has no flag 'experiment'"),
+    "benchmark forecast": Row({}, "benchmark clients --forecast=h100", "benchmark has no flag 'forecast'"),
+    "benchmark dry run": Row({}, "benchmark clients --dry_run", "benchmark has no flag 'dry_run'"),
+    "benchmark trackers": Row({}, "benchmark clients --trackers=csv", "benchmark has no flag 'trackers'"),
+    "benchmark processes": Row({}, "benchmark clients --processes=2", "benchmark has no flag 'processes'"),
+    "benchmark algorithm": Row({}, "benchmark clients --algorithm=fedbuf", "algorithm is 'fedbuf' ... 'fedbuff'"),
+    "benchmark model": Row({}, "benchmark clients --model=mpl", "model is 'mpl' ... one of emnist_cnn, lenet5, mlp, resnet18 ... 'mlp'"),
+    "benchmark no names": Row({}, "benchmark clients --algorithm=,", "algorithm is ',' ... with commas"),
+    "benchmark no row": Row({}, "benchmark clients --model=lenet5 --num_clients=7", "benchmark with is 'model=lenet5, num_clients=7' ... such that a row fits"),
+    "benchmark no client": Row({}, "benchmark clients --num_clients=0", "num_clients is 0 ... at least 1"),
+    "benchmark short": Row({}, "benchmark clients --client_trips=5", "client_trips is 5 ... at least 20, for two server steps"),
+    "benchmark devices": Row({}, "benchmark clients --devices=0", "devices is 0 ... at least 1"),
+    "benchmark precision": Row({}, "benchmark clients --compute_dtype=int4", "compute_dtype is 'int4' ... bfloat16"),
+    "benchmark resume": Row({}, "benchmark clients --resume", "output_dir is None ... to go on with"),
+    "benchmark resume nothing": Row({"o/x": ""}, "benchmark clients --resume --output_dir=o", "output_dir is 'o/benchmark.json' ... cannot be read"),
+    "benchmark resume damage": Row({"o/benchmark.json": "{"}, "benchmark clients --resume --output_dir=o", "is not JSON ... damaged"),
+    "benchmark there": Row({"o/benchmark.json": "{"}, "benchmark clients --output_dir=o", "output_dir is 'o' ... without a benchmark ... --overwrite"),
+    "benchmark on a run": Row({"o/config.json": "{}"}, "benchmark clients --overwrite --output_dir=o", "output_dir is 'o' ... without a run"),
+    "benchmark both": Row({"o/benchmark.json": "{"}, "benchmark clients --resume --overwrite --output_dir=o", "overwrite is True ... left out with --resume"),
+    "compare one": Row({}, "compare a.json", "compare is 'a.json' ... two files"),
+    "compare empty": Row({}, "compare", "compare needs FILE FILE"),
+    "compare nowhere": Row({}, "compare a.json b.json", "compare is 'a.json' ... cannot be read"),
+    "compare damage": Row({"a.json": "{", "b.json": "{}"}, "compare a.json b.json", "compare is 'a.json' ... is not JSON"),
+    "compare else": Row({"a.json": "{}", "b.json": "{}"}, "compare a.json b.json", "compare is 'a.json' ... holds no benchmark"),
+    "compare settings": Row({}, "compare a.json b.json --num_clients=5", "compare has no flag 'num_clients'"),
+    "compare resume": Row({}, "compare a.json b.json --resume", "compare has no flag 'resume'"),
+    "forecast unknown": Row({}, "forecast v9:1x1 --algorithm=fedbuff", "v9:1x1"),
+    "forecast output": Row({}, "forecast h100 --output_dir=o", "forecast has no flag 'output_dir'"),
 }  # fmt: skip

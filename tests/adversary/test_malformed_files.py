@@ -1,7 +1,7 @@
 """Files that are damaged, missing or of another kind: refused with status 2 and the cause, and left as they are."""
 
 import pytest
-from in_process import assert_refused, command
+from in_process import assert_refused, command, with_base
 from rows_files import ALONE, ROWS
 from rows_settings import BASE
 
@@ -27,5 +27,5 @@ def contents(folder):
 def test_what_lies_there_and_cannot_be_used_is_refused(base, row, tmp_path):
     lay(row.files, tmp_path)
     before = contents(tmp_path)
-    assert_refused(command([*base.split(), *row.typed.split()], tmp_path), row.words)
+    assert_refused(command(with_base(base, row.typed), tmp_path), row.words)
     assert contents(tmp_path) == before

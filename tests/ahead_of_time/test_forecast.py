@@ -200,9 +200,9 @@ def test_an_experiments_forecast_assumes_data_that_are_not_here_and_says_so(monk
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--forecast=v5e:1x"], "Did you mean 'v5e:1x1'"),
-        (["--forecast=v5e:1x1", "--dry_run"], "dry_run is True, but must be left out with --forecast"),
-        (["--forecast=v5e:1x1", "--output_dir=there"], "output_dir is 'there', but must be left out"),
+        (["forecast", "v5e:1x"], "Did you mean 'v5e:1x1'"),
+        (["forecast", "v5e:1x1", "--tune"], "tune is True, but must be left out without --experiment"),
+        (["forecast", "v5e:1x1", "--output_dir=there"], "forecast has no flag 'output_dir'"),
     ],
 )
 def test_the_command_line_refuses_what_does_not_go_together(tmp_path, arguments, said):

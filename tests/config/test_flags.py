@@ -1,18 +1,18 @@
 """The flags beside the settings: which command reads which, and what a ``sweep.json`` in --config does."""
 
 import json
+import shlex
 
 import pytest
-from absl import flags
 from in_process import assert_refused, command
 
-from jafl.cli import command_line
+from jafl.cli import command_help, command_line, given
+from jafl.cli.commands import COMMANDS
+from jafl.cli.declared_flags import FLAGS
 from jafl.config.calls import SHORT_NAMES
 from jafl.config.settings import FORMAT, TYPES
 from jafl.sweeps.sweep import SweepOutcome
 
-# Read by every command, or commands themselves.
-EVERYWHERE = {"compare", "compilation_cache", "pictures", "version"}
 SWEEP = {
     "format": FORMAT,
     "algorithm": "fedbuff",
@@ -22,41 +22,99 @@ SWEEP = {
 }
 
 
-def test_every_flag_says_which_commands_read_it(tmp_path):
-    command(["--version"], tmp_path)  # defines the settings' flags
-    own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[command_line.__name__]}
-    settings = {*TYPES, *SHORT_NAMES}
-    assert own - settings - EVERYWHERE == set(command_line._READ_BY) - settings
-    assert settings <= set(command_line._READ_BY)
-    for commands in command_line._READ_BY.values():
-        assert set(commands) <= {*command_line._DOES, "config", "resume", "overwrite"}
+def test_every_flag_is_read_by_a_command_and_every_command_reads_declared_flags():
+    read = {name for command in COMMANDS.values() for name in command.flags}
+    assert read == {*TYPES, *SHORT_NAMES, *FLAGS}
+    for each in COMMANDS.values():
+        assert len(set(each.flags)) == len(each.flags)
+        assert each.word in ("", *each.flags) and bool(each.word) == bool(each.most_words)
+
+
+def test_every_command_has_an_act_and_help_with_examples_that_are_read():
+    assert set(command_line.ACTS) == set(COMMANDS)
+    for name, each in COMMANDS.items():
+        for words in each.examples:
+            assert given.read("run.py", shlex.split(words)).command.name == name
+            assert words in command_help.of_command(each, "python run.py")
 
 
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("--scale=desk", "scale is 'desk', but must be left out without --experiment."),
-        ("--manual_dir=x", "manual_dir is 'x', but must be left out without --prepare."),
-        ("--baseline=fedavg", "baseline is 'fedavg', but must be left out without --sweep or --report."),
-        ("--report=. --seed=3", "seed is '3', but must be left out with --report."),
-        ("--prepare=mnist --num_clients=3", "num_clients is 3, but must be left out with --prepare."),
+        ("--scale=desk", "training has no flag 'scale'; only experiment, plan and forecast read it."),
+        ("--manual_dir=x", "training has no flag 'manual_dir'; only prepare reads it."),
         (
-            "--benchmark=list --experiment=list",
-            "experiment is 'list', but must be left out with --benchmark.",
+            "report . --seed=3",
+            "report has no flag 'seed'; only training, sweep, experiment, plan and forecast",
         ),
-        ("--dry_run --tensorboard", "tensorboard is True, but must be left out with --dry_run."),
+        ("prepare mnist --num_clients=3", "prepare has no flag 'num_clients'; only training, sweep"),
+        ("prepare mnist --delay.shape=3", "prepare has no flag 'delay.shape'; only training, sweep"),
+        ("benchmark list --experiment=list", "experiment is a command: write experiment first"),
+        ("--resume", "resume is a command: write resume first, as in resume runs/001."),
+        ("--dry_run", "training has no flag 'dry_run'; plan is a command"),
+        ("--nodry_run", "training has no flag 'nodry_run'; plan is a command"),
+        ("plan --scale=paper", "scale is 'paper', but must be left out without --experiment."),
+        (
+            "plan --experiment=fedbuff_fig7 --pictures=all",
+            "pictures is 'all', but must be left out with --experiment",
+        ),
+        ("forecast h100 --tune", "tune is True, but must be left out without --experiment."),
+        ("sweeep", "There is no command 'sweeep' ... Did you mean 'sweep'?"),
+        ("resume", "resume needs DIRECTORY: write resume runs/001, for example."),
+        ("report runs more", "'more' is not a flag: write --name=value. See report --help"),
+        (
+            "sweep delay.mean=1 --sweep=delay.mean=2",
+            "sweep is 'delay.mean=2' ... behind 'delay.mean=1', which says it",
+        ),
+        ("--nooverwrite=3", "does not take an argument"),
+        ("help sweeep", "is called 'sweeep'. Did you mean 'sweep'?"),
+        ("help sweep more", "help is 'sweep more', but must be one name."),
     ],
 )
-def test_a_flag_that_nothing_reads_is_refused(typed, words, tmp_path):
+def test_a_flag_or_word_that_a_command_does_not_read_is_refused(typed, words, tmp_path):
     assert_refused(command(typed.split(), tmp_path), words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_words_are_the_command_s_own_flag_and_may_stand_behind_others():
+    for typed in (
+        "report runs --baseline=ace",
+        "report --baseline=ace runs",
+        "report --report=runs --baseline ace",
+    ):
+        asked = given.read("run.py", shlex.split(typed))
+        assert (asked.report, asked.baseline, asked.command.name) == ("runs", "ace", "report")
+        assert asked.words == ["python", "run.py", *shlex.split(typed)]
+    assert given.read("run.py", ["compare", "a", "b"]).compare == "a,b"
+
+
+def test_of_a_flag_file_a_command_takes_what_it_reads(tmp_path):
+    (tmp_path / "flags.txt").write_text("# both\n--seed=3\n--delay.mean=2\n--overwrite\n--baseline=ace\n")
+    said = command(["report", "none", "--flagfile=flags.txt"], tmp_path)
+    assert said.status == 2 and "'none' is not a directory" in said.text
+    for flag in ("--seed=3", "--delay.mean=2", "--overwrite"):
+        assert f"Warning: {flag} stands in the flag file, but report does not read it." in said.text
+    assert "baseline" not in said.text
+
+
+@pytest.mark.parametrize("typed", ["-h", "--help", "help", "--helpshort", "-?"])
+def test_every_way_to_ask_for_help(typed, tmp_path):
+    said = command([typed], tmp_path)
+    assert said.status == 0 and "sweep [VALUES]" in said.text
+    assert said.text.count("\n") <= 50  # two screens
+    told = (
+        command(["sweep", typed], tmp_path).text
+        if typed != "help"
+        else command(["help", "sweep"], tmp_path).text
+    )
+    assert "four conditions" in told and "--runs_together" in told
 
 
 @pytest.mark.parametrize(
     ("typed", "crossed"),
     [
         ([], {"partition.alpha": [0.1, 1.0]}),
-        (["--sweep=delay.mean=1,2"], "delay.mean=1,2"),
+        (["delay.mean=1,2"], "delay.mean=1,2"),
     ],
 )
 def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
@@ -69,7 +127,7 @@ def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
 
     monkeypatch.setattr("jafl.sweeps.sweep.run_sweep", run_sweep)
     (tmp_path / "sweep.json").write_text(json.dumps(SWEEP))
-    said = command(["--config=sweep.json", *typed], tmp_path)
+    said = command(["sweep", *typed, "--config=sweep.json"], tmp_path)
     assert said.status == 0, said.text
     assert asked == [(50, crossed)]
 
@@ -95,7 +153,7 @@ def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
 def test_an_argument_of_a_flag_file_that_nothing_reads_is_told(tmp_path):
     lines = [f"--{name}={value}" for name, value in SWEEP.items() if name not in ("format", "sweep")]
     (tmp_path / "flags.txt").write_text("\n".join([*lines, "--protocol.deadline=2"]))
-    said = command(["--flagfile=flags.txt", "--dry_run"], tmp_path)
+    said = command(["plan", "--flagfile=flags.txt"], tmp_path)
     assert said.status == 0, said.text
     assert "Warning: protocol.deadline is 2.0 in the flag file, but no run reads it" in said.text
 
@@ -105,8 +163,8 @@ def test_an_argument_of_a_flag_file_that_nothing_reads_is_told(tmp_path):
     [
         ("--restart=at_once", "flag 'restart'. Did you mean 'protocol.restart'?"),
         ("--delay_shape=2", "flag 'delay_shape'. Did you mean 'delay.shape'?"),
-        ("--learning_rat=2", "flag 'learning_rat'. Did you mean: learning_rate"),
-        ("--qqqqqq=2", "flag 'qqqqqq' ... See --help for all flags"),
+        ("--learning_rat=2", "flag 'learning_rat'. Did you mean 'learning_rate'?"),
+        ("--qqqqqq=2", "flag 'qqqqqq' ... See --helpfull for all flags"),
     ],
 )
 def test_a_former_name_is_answered_with_the_argument_that_has_its_place(typed, words, tmp_path):

@@ -5,13 +5,12 @@ import shlex
 
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
-from jafl.cli import command_line
+from jafl.cli import given
 from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
 
-SHARED = ("run.py", "--algorithm=fedbuff", "--client_trips=400", "--model=softmax")
+SHARED = ("--algorithm=fedbuff", "--client_trips=400", "--model=softmax")
 # {today's command: the digest of what the former one, above it, made}
 COMMANDS = {
     # --algorithm=fedbuff
@@ -63,15 +62,7 @@ COMMANDS = {
 
 def settings_of(text):
     """The settings of a command."""
-    if "algorithm" not in flags.FLAGS:
-        command_line.define_settings()
-    with flagsaver.flagsaver():
-        command_line._typed_names.clear()
-        flags.FLAGS.unparse_flags()
-        for name in flags.FLAGS:
-            flags.FLAGS[name].present = 0
-        command_line.parse([*SHARED, *shlex.split(text)])
-        return command_line._settings()
+    return Settings.from_mapping(given.read("run.py", [*SHARED, *shlex.split(text)]).settings())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1272,7 +1272,9 @@ def test_runs_that_differ_in_numbers_alone_look_the_same():
     first, second, *others = (of(text, ("learning_rate", "momentum")) for text in texts)
     assert first == second and len({first, *others}) == 3
     first, second, third = (
-        calls.without_numbers({"algorithm": text, "clip_norm": norm}, ("algorithm.exponent", "clip_norm"))
+        calls.without_numbers(
+            {"algorithm": text, "clip_norm": norm}, ("algorithm.staleness_weight.exponent", "clip_norm")
+        )
         for text, norm in (
             ("fedbuff(staleness_weight=polynomial(1))", 1.0),
             ("fedbuff", 2.0),

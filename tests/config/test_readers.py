@@ -249,13 +249,13 @@ def test_a_process_warns_of_files_and_refuses_what_was_typed(tmp_path):
     flags = [f"--{name}={value}" for name, value in SMALL.items()]
     lines = [*flags, "--server_classes=1", "--protocol.deadline=3", "--scale=paper"]
     (tmp_path / "flags.txt").write_text("\n".join(lines))
-    result = run_py("--flagfile=flags.txt", "--dry_run", "--output_dir=dry", folder=tmp_path)
+    result = run_py("plan", "--flagfile=flags.txt", "--output_dir=dry", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "Warning: server_classes is '1' in the flag file, but no run reads it" in result.stderr
     assert "Warning: protocol.deadline is 3.0 in the flag file, but no run reads it" in result.stderr
     assert "Warning: scale is 'paper' in the flag file, but is not read" in result.stderr
     assert json.loads((tmp_path / "dry" / "config.json").read_text())["server_classes"] == ""
-    result = run_py("--flagfile=flags.txt", "--protocol.deadline=3", "--dry_run", folder=tmp_path)
+    result = run_py("plan", "--flagfile=flags.txt", "--protocol.deadline=3", folder=tmp_path)
     assert result.returncode == 2
     assert "Error: protocol.deadline is 3.0, but must be left out: no run reads it" in result.stderr
 

@@ -215,9 +215,9 @@ def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, t
             [sys.executable, "run.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
         )
 
-    done = run_py("--prepare=mnist", f"--data_dir={prepared_dir}")
+    done = run_py("prepare", "mnist", f"--data_dir={prepared_dir}")
     assert done.returncode == 0 and "already prepared" in done.stdout
-    refused = run_py("--prepare=mnst", f"--data_dir={tmp_path}")
+    refused = run_py("prepare", "mnst", f"--data_dir={tmp_path}")
     assert refused.returncode == 2
     assert "prepare is 'mnst'" in refused.stderr and "Did you mean 'mnist'?" in refused.stderr
 

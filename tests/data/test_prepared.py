@@ -197,7 +197,7 @@ def copy_of(data_dir, tmp_path, name="mnist"):
 
 def test_refuses_a_data_set_that_is_not_there(tmp_path):
     with refuses(
-        "dataset is 'mnist'", "not prepared", str(tmp_path), f"--prepare=mnist --data_dir={tmp_path}"
+        "dataset is 'mnist'", "not prepared", str(tmp_path), f"run.py prepare mnist --data_dir={tmp_path}"
     ):
         data.image_source("mnist", data_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -224,7 +224,7 @@ def test_refuses_a_damaged_shard(data_dir, tmp_path, harm):
         shutil.copy(other, shard)
     else:
         os.truncate(shard, 0 if harm == "emptied" else shard.stat().st_size // 2)
-    with refuses("dataset is 'mnist'", shard.name, "Delete the folder", "--prepare=mnist"):
+    with refuses("dataset is 'mnist'", shard.name, "Delete the folder", "run.py prepare mnist"):
         data.image_source("mnist", data_dir=tmp_path)
     assert not (tmp_path / "jafl_cache").exists()
 

@@ -1,6 +1,7 @@
-"""Starts ``run.py --distributed`` in several processes of this machine, and waits for them."""
+"""Starts ``run.py --distributed=...`` in several processes of this machine, and waits for them."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import signal
@@ -40,8 +41,8 @@ class Members(contextlib.AbstractContextManager):
       count: how many start.
       settings: flags of all of them.
       folder: where they start.
-      own: {process: more flags}.
-      address: [process] flags that tell it where and who it is; [] for none.
+      own: {process: more flags, perhaps behind the words of a command}.
+      address: [process] what --distributed is.
       environments: [process] variables.
       devices: of each process.
       connect, silence: seconds, as in ``jafl.runs.hosts.connection``.
@@ -66,9 +67,11 @@ class Members(contextlib.AbstractContextManager):
         self._until = time.monotonic() + LIMIT
         self.processes, self._files = [], []
         for number in range(count):
-            where = [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}", f"--process_id={number}"]
+            where = f"hosts('127.0.0.1:{port}', num_processes={count}, process_id={number})"
             where = where if address is None else address[number]
-            arguments = ["--distributed", *where, *flags(settings), *(own or {}).get(number, [])]
+            more = (own or {}).get(number, [])
+            words = list(itertools.takewhile(lambda each: not each.startswith("-"), more))  # a command
+            arguments = [*words, f"--distributed={where}", *flags(settings), *more[len(words) :]]
             code = START.format(connect=connect, silence=silence)
             self._files.append([pathlib.Path(folder, f"{name}-{number}.txt") for name in ("said", "erred")])
             with open(self._files[-1][0], "w") as said, open(self._files[-1][1], "w") as erred:

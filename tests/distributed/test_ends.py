@@ -23,7 +23,7 @@ SETTINGS = {
     "checkpoint_every": 8,
     "output_dir": "run",
 }
-GO_ON = ["--resume", "--output_dir=run", "--pictures=none", "--checkpoint_every=8"]
+GO_ON = ["resume", "run", "--pictures=none", "--checkpoint_every=8"]
 
 
 def evaluations(folder):
@@ -79,7 +79,10 @@ def start_and_lose(
         else:
             assert status == 1, said
             last = said.splitlines()[-1]
-            assert "another process of this run has ended or cannot be reached" in last and "--resume" in last
+            assert (
+                "another process of this run has ended or cannot be reached" in last
+                and "run.py resume" in last
+            )
 
 
 def assert_one_process_finishes(folder, uninterrupted):
@@ -144,7 +147,7 @@ def test_sigterm_to_all_as_before_preemption_stops_all_once(tmp_path):
     )
     assert statuses == [130, 130], members.erred(0) + members.erred(1)
     assert "SIGTERM: stopping" in members.said(0)
-    assert "To go on: run.py --resume --output_dir=run" in members.said(0)
+    assert "To go on: run.py resume run" in members.said(0)
 
 
 @full
@@ -162,7 +165,7 @@ def test_a_full_disk_at_the_first_process_ends_all(tmp_path):
     }
     members, statuses = run(2, settings, tmp_path, before=fill)
     assert statuses == [3, 3], members.erred(0) + members.erred(1)
-    assert "File too large" in members.erred(0) and "--resume" in members.erred(0)
+    assert "File too large" in members.erred(0) and "run.py resume" in members.erred(0)
     assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
 
 

@@ -66,17 +66,17 @@ def test_a_scheduler_tells_the_processes_who_they_are(cluster, tmp_path):
 
 @full
 def test_without_a_scheduler_the_flags_are_asked_for(tmp_path):
-    members, statuses = run(1, SETTINGS, tmp_path, address=[[]])
+    members, statuses = run(1, SETTINGS, tmp_path, address=["auto"])
     assert statuses == [2]
     assert "coordinator is None, but must be given" in members.erred(0)
-    assert "--num_processes and --process_id" in members.erred(0)
+    assert "num_processes=4, process_id=0" in members.erred(0)
     assert "Traceback" not in members.erred(0)
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=full), pytest.param(1, marks=gate)])
 def test_processes_that_do_not_meet_end_with_a_sentence(number, tmp_path):
     """The first one waits for the second, or the second finds no coordinator."""
-    where = [f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2", f"--process_id={number}"]
+    where = f"hosts('127.0.0.1:{free_port()}', num_processes=2, process_id={number})"
     members, statuses = run(1, SETTINGS, tmp_path, address=[where], connect=3)
     assert statuses == [2]
     assert members.erred(0).startswith("Error: coordinator is '127.0.0.1:")

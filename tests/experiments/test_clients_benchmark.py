@@ -572,7 +572,7 @@ def test_a_file_that_cannot_be_compared_is_refused(damage, said, two, tmp_path):
 
 @pytest.mark.parametrize("typed", ["a.json", "a.json,", ",b.json", "a,b,c"])
 def test_two_files_are_compared(typed):
-    with pytest.raises(SettingError, match=r"compare is .*two files, as in --compare=a.json,b.json"):
+    with pytest.raises(SettingError, match=r"compare is .*two files, as in compare a.json b.json"):
         comparing.compare(typed, None)
 
 
@@ -609,7 +609,7 @@ def test_without_its_libraries_the_text_and_the_numbers_are_left(tmp_path, monke
 
 
 def test_the_command_lists_the_benchmarks(tmp_path):
-    said = command(["--benchmark=list"], tmp_path)
+    said = command(["benchmark", "list"], tmp_path)
     assert said.status == 0
     assert said.text.startswith("clients  FedBuff, ACE and WKAFL")
 
@@ -617,7 +617,7 @@ def test_the_command_lists_the_benchmarks(tmp_path):
 @pytest.mark.gate
 def test_a_small_benchmark_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setitem(running.MOST_SECONDS, "estimate", 1.5)  # the compiler would take a minute
-    typed = ["--benchmark=clients", "--num_clients=100", "--client_trips=20", "--output_dir=o"]
+    typed = ["benchmark", "clients", "--num_clients=100", "--client_trips=20", "--output_dir=o"]
     said = command([*typed, "--model=mlp,lenet5", "--algorithm=wkafl,fedavg"], tmp_path)
     assert said.status == 0, said.text
     content = files.read(tmp_path / "o", "compare")
@@ -632,7 +632,7 @@ def test_a_small_benchmark_from_the_command_line(tmp_path, monkeypatch):
     again = command([*typed, "--model=mlp", "--algorithm=wkafl", "--resume"], tmp_path)
     assert again.status == 0, again.text
     assert files.read(tmp_path / "o", "compare") == content
-    compared = command(["--compare=o,o/benchmark.json", "--output_dir=c"], tmp_path)
+    compared = command(["compare", "o", "o/benchmark.json", "--output_dir=c"], tmp_path)
     assert compared.status == 0, compared.text
     assert "The same machine." in compared.text
     assert (pathlib.Path(tmp_path) / "c" / "benchmark_comparison.html").is_file()

@@ -197,7 +197,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known)
     ):
         with pytest.raises(SettingError, match=message):
             running.run_paper_experiment("nothing", typed=typed, **options)
-    with pytest.raises(SettingError, match="dry_run is True, but must be left out with --forecast"):
+    with pytest.raises(SettingError, match="dry_run is True, but must be left out with forecast"):
         running.run_paper_experiment("nothing", forecast="v5e:1x1", **options)
     known(search=None)
     with pytest.raises(
@@ -256,11 +256,11 @@ def test_several_experiments_are_planned_one_after_the_other_and_summed(tmp_path
 
 @pytest.mark.full
 def test_the_command_plans(tmp_path):
-    result = run_py("--experiment=fedbuff_fig7", "--dry_run", "--scale=paper", folder=tmp_path)
+    result = run_py("plan", "--experiment=fedbuff_fig7", "--scale=paper", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "It trains nothing" in result.stdout
     assert (tmp_path / "runs" / "fedbuff_fig7-paper" / "plan.json").is_file()
-    result = run_py("--experiment=fedstaleweight_fig2", "--dry_run", "--num_clients=0", folder=tmp_path)
+    result = run_py("plan", "--experiment=fedstaleweight_fig2", "--num_clients=0", folder=tmp_path)
     assert result.returncode == 2
     assert "num_clients is 0" in result.stdout + result.stderr
 

@@ -28,7 +28,7 @@ def test_the_file_says_what_it_is(name):
     lines = inspect.cleandoc(text).splitlines()
     for heading in discovery.HEADINGS:
         assert any(line.startswith(heading) for line in lines), f"no line begins with {heading}"
-    assert f"--experiment={name}" in text
+    assert f"run.py experiment {name}" in text
     assert set(experiment.scales) == set(SCALES)
     assert experiment.published.rows or experiment.published.note
     assert all(len(row) == len(experiment.published.heading) for row in experiment.published.rows)

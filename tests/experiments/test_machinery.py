@@ -341,7 +341,7 @@ def test_an_experiment_without_training(tmp_path, monkeypatch):
 def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known, monkeypatch):
     for typed, message in (
         ({"algorithm": "fedbuff"}, "arms of its own"),
-        ({"dataset": "cifar10", "data_dir": str(tmp_path)}, r"run.py --prepare=cifar10 --data_dir="),
+        ({"dataset": "cifar10", "data_dir": str(tmp_path)}, r"run.py prepare cifar10 --data_dir="),
         ({"model": "no"}, "model is 'no'"),
     ):
         with pytest.raises(SettingError, match=message):
@@ -354,12 +354,12 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, known,
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--experiment=fedstaleweight_fig"], "Did you mean 'fedstaleweight_fig2'?"),
-        (["--experiment=fedstaleweight_fig2", "--scale=des"], "Did you mean 'desk'?"),
-        (["--experiment=fedstaleweight_fig2", "--sweep=delay.mean=1"], "left out with --experiment"),
-        (["--tune"], "left out without --experiment"),
-        (["--experiment=fedstaleweight_fig2", "--dry_run", "--pictures=few"], "left out with --dry_run"),
-        (["--processes=2"], "left out without --sweep or --experiment"),
+        (["experiment", "fedstaleweight_fig"], "Did you mean 'fedstaleweight_fig2'?"),
+        (["experiment", "fedstaleweight_fig2", "--scale=des"], "Did you mean 'desk'?"),
+        (["experiment", "fedstaleweight_fig2", "--sweep=delay.mean=1"], "sweep is a command"),
+        (["--tune"], "only experiment, plan and forecast read it"),
+        (["plan", "--experiment=fedstaleweight_fig2", "--pictures=few"], "left out with --experiment"),
+        (["--processes=2"], "only sweep, experiment and resume read it"),
     ],
 )
 def test_flags_that_do_not_go_together(flags, message, tmp_path):

@@ -18,9 +18,11 @@ from command_line import ROOT, environment, flags, python, run_py
 from run_files import read_arrays, read_json, read_lines, replay
 from waiting import LIMIT, until
 
-from jafl.cli import command_help, command_line
+from jafl.cli import command_help, command_line, given
+from jafl.cli.commands import COMMANDS
 from jafl.config.declaration import GROUPS
-from jafl.config.settings import DEFAULTS, FORMAT, HELP
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import FORMAT, HELP, Settings
 
 SMALL = {
     "algorithm": "fedbuff",
@@ -106,20 +108,25 @@ def test_help_explains_what_is_used_most_and_names_every_setting(tmp_path):
     words = " ".join(result.stdout.split())
     for text in (
         "Simulates asynchronous federated learning",
-        "python run.py --algorithm=fedbuff",
-        "Most used: --algorithm: What to run;",
-        "--num_clients: Number of clients. (default: 100)",
-        "--config: Start from the settings in this config.json of an earlier run.",
-        "--[no]overwrite: Replace the run that output_dir holds. (default: false)",
-        "What is measured: target_accuracy, evaluate_every, stop_when, keep, evaluate_clients, decompose_steps, "
-        "train_accuracy",
+        "Commands, written behind python ",
+        "--algorithm=fedbuff,ace what to run; several are compared",
         "--flagfile=FILE",
     ):
         assert text in words
-    assert set(DEFAULTS) <= set(re.findall(r"\w+", words))
-    most_used = result.stdout.partition("Most used:")[2].partition("What to do:")[0]
-    assert len(re.findall(r"^  --", most_used, re.MULTILINE)) == 14
+    assert all(f"  {name} " in result.stdout for name in [*filter(None, COMMANDS), "help"])
+    ten = result.stdout.partition("The ten settings")[2].partition("\n\n")[0]
+    assert re.findall(r"^  --(\w+)=", ten, re.MULTILINE) == list(command_help.TEN)
+    assert len(command_help.TEN) == 10 and len(result.stdout.splitlines()) <= 48  # two screens of 24 lines
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_examples_of_the_help_are_settings():
+    """Together, but for the list of algorithms and seeds, the protocol, and data that are not here."""
+    examples = {name: example for name, (example, _) in {**command_help.TEN, **command_help.WORLD}.items()}
+    typed = given.read("run.py", shlex.split(" ".join(f"--{name}={text}" for name, text in examples.items())))
+    several = {"dataset": "digits", "protocol": "default", "algorithm": "fedbuff", "seed": "0"}
+    (experiment,) = make_experiments(Settings.from_mapping(typed.settings(), several))
+    assert experiment.settings.argument("delay.shape") == 2.0
 
 
 def test_helpfull_explains_every_setting(tmp_path):
@@ -128,7 +135,7 @@ def test_helpfull_explains_every_setting(tmp_path):
     words = " ".join(result.stdout.split())
     for text in (
         "Simulates asynchronous federated learning",
-        "python run.py --algorithm=fedbuff",
+        "Commands, written behind python ",
         "--num_clients: Number of clients. (default: 100)",
         "--learning_rate: Clients' learning rate. Default: the preset's. A short name of "
         "--client_optimizer.learning_rate.",
@@ -148,16 +155,16 @@ def test_helpfull_explains_every_setting(tmp_path):
 
 def test_the_lines_of_the_help_are_of_a_hundred_columns():
     for text in (command_help.short, command_help.full):
-        assert max(map(len, text("python run.py", []).splitlines())) <= 100
+        assert max(map(len, text("python run.py").splitlines())) <= 100
 
 
 @pytest.mark.full
 def test_python_m_jafl_is_run_py(tmp_path):
-    result = python("-m", "jafl", *flags(SMALL), "--output_dir=dry", "--dry_run", folder=tmp_path)
+    result = python("-m", "jafl", "plan", *flags(SMALL), "--output_dir=dry", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     command = read_json(tmp_path / "dry" / "config.json")["command"]
-    assert command == ["python", "-m", "jafl", *flags(SMALL), "--output_dir=dry", "--dry_run"]
-    assert "python -m jafl --algorithm=fedbuff" in python("-m", "jafl", "--help", folder=tmp_path).stdout
+    assert command == ["python", "-m", "jafl", "plan", *flags(SMALL), "--output_dir=dry"]
+    assert "written behind python -m jafl" in python("-m", "jafl", "--help", folder=tmp_path).stdout
 
 
 def test_the_console_script_is_the_command():
@@ -171,22 +178,22 @@ def test_the_console_script_is_the_command():
 @pytest.mark.parametrize(
     ("typed", "refused", "remedy"),
     [
-        ("--experiment=list", "experiment is 'list'", "python run.py --experiment=NAME"),
+        ("experiment list", "experiment is 'list'", "write python run.py in its folder"),
         pytest.param(
-            "--benchmark=list",
+            "benchmark list",
             "benchmark is 'list'",
-            "python run.py --benchmark=NAME",
+            "write python run.py in its folder",
             marks=pytest.mark.full,
         ),
         pytest.param(
-            "--compare=a,b", "compare is 'a,b'", "python run.py --compare=a.json", marks=pytest.mark.full
+            "compare a b", "compare is 'a,b'", "write python run.py in its folder", marks=pytest.mark.full
         ),
     ],
 )
 def test_an_installed_package_says_where_the_experiments_are(typed, refused, remedy, tmp_path):
     shutil.copytree(ROOT / "jafl", tmp_path / "site" / "jafl", ignore=shutil.ignore_patterns("__pycache__"))
     result = subprocess.run(
-        [sys.executable, "-m", "jafl", typed],
+        [sys.executable, "-m", "jafl", *typed.split()],
         cwd=tmp_path,
         env={**environment(), "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
@@ -201,9 +208,9 @@ def test_an_installed_package_says_where_the_experiments_are(typed, refused, rem
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--bufer_size=5"], "Unknown command line flag 'bufer_size'. Did you mean: buffer_size ?"),
+        (["--bufer_size=5"], "There is no flag 'bufer_size'. Did you mean 'buffer_size'?"),
         (["--num_clients=ten"], "--num_clients=ten"),
-        (["fedbuff"], "'fedbuff' is not a flag: write --name=value"),
+        (["fedbuff"], "There is no command 'fedbuff', and a flag is written --name=value"),
         (["--config=missing.json"], "config is 'missing.json', but cannot be read"),
     ],
 )
@@ -303,7 +310,7 @@ def test_a_full_disk_ends_with_status_3_and_says_how_to_go_on(tmp_path):
     result = run_py_with(body, folder=tmp_path)
     assert result.returncode == 3
     assert "No space left on device: 'runs/001/params.npz'" in result.stderr
-    assert "--resume --output_dir=DIR goes on" in result.stderr
+    assert "run.py resume DIRECTORY goes on" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -365,7 +372,7 @@ def test_divergence_names_the_step_and_the_client(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&-"])
 def test_closed_streams_keep_no_run_from_training(closed, tmp_path):
-    words = [sys.executable, ROOT / "run.py", "--client_trips=100", "--algorithm=fedbuff", "--nopictures"]
+    words = [sys.executable, ROOT / "run.py", "--client_trips=100", "--algorithm=fedbuff", "--pictures=none"]
     command = f"{shlex.join(map(str, words))} --model=softmax --output_dir=run {closed}"
     assert subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment()).returncode == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"

@@ -277,7 +277,7 @@ def test_a_damaged_run_alone_is_refused_with_the_reason(comparison, tmp_path, ca
     shutil.copytree(comparison / "stopped" / "fedbuff-seed0", tmp_path / "run")
     DAMAGES["config without algorithm"][0](tmp_path / "run")
     before = contents(tmp_path / "run")
-    command = [sys.executable, ROOT / "run.py", "--resume", f"--output_dir={tmp_path / 'run'}"]
+    command = [sys.executable, ROOT / "run.py", "resume", str(tmp_path / "run")]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 2
     assert "run is damaged: algorithm in config.json is missing. Look at it" in ended.stderr

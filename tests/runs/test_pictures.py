@@ -177,28 +177,6 @@ def test_constant_is_but_for_rounding():
     assert not plots.is_constant(np.array([0.1, 0.1001]))
 
 
-PARSED = """
-from absl import flags
-import jafl.cli.command_line
-
-for typed in ([], ["--pictures"], ["--nopictures"], ["--pictures=few"], ["--pictures=all"], ["--pictures=some"]):
-    flags.FLAGS.unparse_flags()
-    flags.FLAGS["pictures"].unparse()
-    try:
-        flags.FLAGS(["run.py", *typed])
-        print(flags.FLAGS.pictures)
-    except flags.Error as error:
-        print(error)
-"""
-
-
-def test_the_flag_takes_a_value_and_is_a_switch_as_before(tmp_path):
-    ended = python("-c", PARSED, folder=tmp_path)
-    *values, refused = ended.stdout.splitlines()
-    assert values == ["None", "all", "none", "few", "all"], ended.stderr
-    assert "all|few|none" in refused
-
-
 FAILING = """
 import sys
 from jafl import plots
@@ -221,9 +199,9 @@ def test_a_picture_that_was_not_drawn_is_no_status_0(tmp_path):
         "--client_trips=60",
         "--model=softmax",
     ]
-    for more in ([], ["--dry_run"]):
+    for more in ([], ["plan"]):
         ended = python(
-            "-c", FAILING, *flags, *more, f"--output_dir={tmp_path / 'run'}{len(more)}", folder=tmp_path
+            "-c", FAILING, *more, *flags, f"--output_dir={tmp_path / 'run'}{len(more)}", folder=tmp_path
         )
         assert ended.returncode == 3, ended.stderr
         assert "timeline.png was not drawn: ZeroDivisionError: no picture today" in ended.stdout

@@ -78,17 +78,13 @@ TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds")
 # Runs run.py with each list of flags in turn, in one process and without pictures.
 MANY = """
 import json, sys
-from absl.testing import flagsaver
 from jafl.cli import command_line
 from jafl.runs import runner
 from jafl.runs.recording import recorder
-command_line.define_settings()
 recorder.draw_history = runner.draw_schedule = lambda *_: None
 for arguments in json.load(sys.stdin):
-    with flagsaver.flagsaver():
-        command_line.parse(["run.py", *arguments])
-        status = command_line.main(["run.py"])
-        assert status == 0, (status, arguments)
+    status = command_line.run(command_line.read("run.py", arguments))
+    assert status == 0, (status, arguments)
 """
 
 
@@ -105,10 +101,10 @@ def repeated(request, tmp_path_factory):
     calls = []
     for name, settings in RUNS.items():
         flags = [f"--{setting}={value}" for setting, value in {**SMALL, **settings}.items()]
-        dry = [] if name in TRAINED and request.param == "trained" else ["--dry_run"]
-        calls.append([*flags, f"--output_dir={folder / name / 'first'}", *dry])
+        dry = [] if name in TRAINED and request.param == "trained" else ["plan"]
+        calls.append([*dry, *flags, f"--output_dir={folder / name / 'first'}"])
         config = folder / name / "first" / "config.json"
-        calls.append([f"--config={config}", f"--output_dir={folder / name / 'again'}", "--dry_run"])
+        calls.append(["plan", f"--config={config}", f"--output_dir={folder / name / 'again'}"])
     result = subprocess.run(
         [sys.executable, "-c", MANY],
         input=json.dumps(calls),

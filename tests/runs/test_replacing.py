@@ -10,6 +10,7 @@ import time
 
 import pytest
 from command_line import ROOT, environment, flags, python, run_py
+from in_process import assert_refused, command
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import SMALL, assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from run_files import read_json
@@ -223,7 +224,7 @@ def test_a_stream_without_a_reader_goes_on():
 @pytest.mark.parametrize("redirection", ["", "2>&1"])
 def test_a_run_goes_on_when_nobody_reads_what_it_says(redirection, tmp_path):
     settings = " ".join(flags({"algorithm": "fedbuff", "model": "softmax", "client_trips": 200}))
-    run_it = f"{sys.executable} {ROOT / 'run.py'} {settings} --nopictures --output_dir=run {redirection}"
+    run_it = f"{sys.executable} {ROOT / 'run.py'} {settings} --pictures=none --output_dir=run {redirection}"
     command = f"({run_it}; echo $? > status) | head -0"
     subprocess.run(
         command, shell=True, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, timeout=LIMIT
@@ -325,16 +326,21 @@ def test_the_version_is_told_and_nothing_else_is_done(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["report", "output_dir", "config", "sweep", "experiment", "prepare", "forecast"]
+    "typed",
+    [
+        *(
+            "report --report=",
+            "report ",
+            "resume ",
+            "experiment --experiment=",
+            "prepare --prepare=",
+            "forecast ",
+        ),
+        *("--output_dir=", "--config=", "sweep --sweep=", "--trackers=", "--distributed="),
+    ],
 )
-def test_a_flag_without_its_value_is_refused(name, monkeypatch):
-    from absl import flags as absl_flags
-
-    from jafl.cli import command_line
-
-    values = absl_flags.FLAGS
-    monkeypatch.setattr(values[name], "_value", "")
-    if not values.is_parsed():
-        values.mark_as_parsed()
-    with pytest.raises(SettingError, match=f"{name} is '', but must be left out, or given a value"):
-        command_line._refuse_empty()
+def test_a_flag_or_word_without_its_value_is_refused(typed, tmp_path):
+    """As from a variable of the shell that is not set: run.py report "$folder"."""
+    first, space, rest = typed.partition(" ")
+    arguments = [first, rest] if space else [first]
+    assert_refused(command(arguments, tmp_path), "is '' ... left out, or given a value")

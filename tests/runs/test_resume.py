@@ -57,7 +57,7 @@ def test_after_ctrl_c_it_goes_on_to_the_same_bits(whole, stopped, tmp_path):
 @pytest.mark.full
 def test_the_command_line_goes_on_with_the_settings_that_are_there(whole, stopped, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
-    command = [sys.executable, ROOT / "run.py", "--resume", "--output_dir=run", "--nopictures"]
+    command = [sys.executable, ROOT / "run.py", "resume", "run", "--pictures=none"]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert_same(tmp_path / "run", whole)
@@ -242,8 +242,8 @@ def test_overwriting_removes_checkpoints(stopped, whole, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--resume"], "output_dir is None, but must be the directory to go on with"),
-        (["--resume", "--output_dir=x", "--overwrite"], "left out with --resume"),
+        (["resume"], "resume needs DIRECTORY"),
+        (["resume", "x", "--overwrite"], "resume has no flag 'overwrite'"),
         (["--checkpoint_every=-1"], "checkpoint_every"),
     ],
 )

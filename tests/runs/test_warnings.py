@@ -131,7 +131,7 @@ def test_the_preset_learns_where_clients_are_alike_or_grouped_and_a_rate_that_fa
 
 @pytest.mark.full
 def test_the_command_ends_with_status_0_and_a_visible_warning(tmp_path):
-    ended = run_py(*flags({**SMALL, **TOO_HIGH, "algorithm": "fedbuff"}), "--nopictures", folder=tmp_path)
+    ended = run_py(*flags({**SMALL, **TOO_HIGH, "algorithm": "fedbuff"}), "--pictures=none", folder=tmp_path)
     assert ended.returncode == 0
     assert "fedbuff-seed0: The run learned, but its predictions are surer" in ended.stdout
     assert "1 of 1 ended with a warning" in ended.stdout

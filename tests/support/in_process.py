@@ -2,18 +2,13 @@
 
 import contextlib
 import io
+import itertools
 import os
-import pathlib
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
-from unittest import mock
-
-from absl import flags
-from absl.testing import flagsaver
 
 from jafl.cli import command_line
 
@@ -27,27 +22,16 @@ class Said(NamedTuple):
 
 def command(arguments: Sequence[str], folder: str | os.PathLike[str]) -> Said:
     """Runs ``run.py`` with these arguments in ``folder``; what no process would survive is status 70."""
-    if "algorithm" not in flags.FLAGS:
-        command_line.define_settings()
     out = io.StringIO()
-    script = str(pathlib.Path("run.py"))
     with (
-        flagsaver.flagsaver(),
         contextlib.chdir(folder),
-        mock.patch.object(sys, "argv", [script, *arguments]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
         warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always", RuntimeWarning)
-        command_line._typed_names.clear()
-        flags.FLAGS.unparse_flags()
-        for name in flags.FLAGS:
-            flags.FLAGS[name].present = 0
         try:
-            status = command_line.main(command_line.parse([script, *arguments]))
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else 70
+            status = command_line.run(lambda: command_line.read("run.py", arguments)())
         except BaseException:
             traceback.print_exc(file=out)
             status = 70
@@ -56,6 +40,13 @@ def command(arguments: Sequence[str], folder: str | os.PathLike[str]) -> Said:
     ]
     lines = [line.rpartition("\r")[2] for line in out.getvalue().split("\n")]  # what stays of a progress bar
     return Said(status or 0, "\n".join([*lines, *warning_lines]))
+
+
+def with_base(base: str, typed: str) -> list[str]:
+    """The words of ``typed``, those before its first flag first: a command. Flags of ``base`` come before its own."""
+    words = typed.split()
+    leading = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    return [*leading, *base.split(), *words[len(leading) :]]
 
 
 def assert_says(text: str, words: str) -> None:

@@ -44,7 +44,7 @@ def stand_in(folder, name, text):
 
 
 def arguments(settings, folder, *more):
-    return [*flags(settings), f"--sweep={SWEEP}", f"--output_dir={folder}", "--runs_together=never", *more]
+    return ["sweep", SWEEP, *flags(settings), f"--output_dir={folder}", "--runs_together=never", *more]
 
 
 def start(script, given, folder, **variables):

@@ -7,7 +7,7 @@ import pytest
 from command_line import flags
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process import command
+from in_process import command, with_base
 from run_again import assert_same, at_step, contents, ctrl_c
 
 from jafl.base.errors import SettingError
@@ -254,14 +254,14 @@ def test_without_locks_several_processes_are_sent_to_their_parts(without_locks, 
 
 
 def typed(*more, **settings):
-    return [*flags({**ONE, **settings}), "--nopictures", *more]
+    return [*flags({**ONE, **settings}), "--pictures=none", *more]
 
 
 @pytest.mark.full
 def test_a_task_of_an_array_trains_its_part_of_a_sweep(monkeypatch, tmp_path):
     for name, value in array(8, range(4, 12, 4), 4).items():
         monkeypatch.setenv(name, value)
-    given = typed(f"--sweep={SWEEP}", "--output_dir=sweep", "--runs_together=never")
+    given = ["sweep", SWEEP, *typed("--output_dir=sweep", "--runs_together=never")]
     said = command(given, tmp_path)
     assert said.status == 0, said.text
     assert "--part=2/2" in said.text and "1 runs of other parts are not over" in said.text
@@ -281,43 +281,44 @@ def test_the_status_of_a_part_is_that_of_its_own_runs(tmp_path):
     given = [
         "--runs_together=never",
         "--output_dir=sweep",
-        "--sweep=learning_rate=0.1,1e38",
         "--client_work.l2=1.0",
     ]
-    statuses = [command(typed(*given, f"--part={part}/2"), tmp_path).status for part in (2, 1, 2)]
+    swept = ["sweep", "learning_rate=0.1,1e38"]
+    statuses = [command([*swept, *typed(*given, f"--part={part}/2")], tmp_path).status for part in (2, 1, 2)]
     assert statuses == [1, 0, 1]
 
 
 def test_a_comparison_in_parts_is_a_sweep_in_which_nothing_is_swept(tmp_path):
-    given = typed("--output_dir=both", "--runs_together=never", seed="0,1")
+    given = ["sweep", *typed("--output_dir=both", "--runs_together=never", seed="0,1")]
     for number in (1, 2):
         said = command([*given, f"--part={number}/2"], tmp_path)
         assert said.status == 0, said.text
     assert json.loads((tmp_path / "both" / "summary.json").read_text())["runs"] == {"finished": 2}
     assert (tmp_path / "both" / "fedbuff-seed1" / "summary.json").is_file()
-    assert command(["--resume", "--output_dir=both", "--part=1/2", "--nopictures"], tmp_path).status == 0
+    assert command(["resume", "both", "--part=1/2", "--pictures=none"], tmp_path).status == 0
 
 
 @pytest.mark.parametrize(
     "more, message",
     [
-        (["--part=5/4", f"--sweep={SWEEP}"], "part is '5/4', but must be NUMBER/COUNT"),
-        (["--part=", f"--sweep={SWEEP}"], "part is '', but must be left out, or given a value"),
+        (["sweep", SWEEP, "--part=5/4"], "part is '5/4', but must be NUMBER/COUNT"),
+        (["sweep", SWEEP, "--part="], "part is '', but must be left out, or given a value"),
         (
-            ["--part=1/2", f"--sweep={SWEEP}"],
+            ["sweep", SWEEP, "--part=1/2"],
             "output_dir is None, but must be a directory that all parts share",
         ),
-        (["--part=1/2"], "part is '1/2', but must be left out where there is one run"),
-        (["--part=1/2", "--seed=0,1", "--dry_run"], "part is '1/2', but must be left out with --dry_run"),
+        (["sweep", "--part=1/2"], "sweep is None, but must be given where there is one run"),
+        (["plan", "--part=1/2", "--seed=0,1"], "plan has no flag 'part'"),
         (
-            ["--part=1/2", "--seed=0,1", "--distributed"],
-            "distributed is True, but must be left out with --part",
+            ["sweep", "--part=1/2", "--seed=0,1", "--distributed=auto"],
+            "sweep has no flag 'distributed'; only training and resume read it",
         ),
-        (["--part=1/2", "--seed=0,1", "--overwrite"], "overwrite is True, but must be left out of a sweep"),
+        (["sweep", "--part=1/2", "--seed=0,1", "--overwrite"], "sweep has no flag 'overwrite'"),
+        (["--part=1/2", "--seed=0,1"], "training has no flag 'part'"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(more, message, tmp_path):
-    said = command(typed(*more), tmp_path)
+    said = command(with_base(" ".join(typed()), " ".join(more)), tmp_path)
     assert said.status == 2 and message in said.text, said.text
     assert list(tmp_path.iterdir()) == []
 
@@ -325,7 +326,7 @@ def test_the_command_refuses_what_cannot_be(more, message, tmp_path):
 def test_a_comparison_that_began_without_parts_goes_on_without(tmp_path):
     (tmp_path / "both").mkdir()
     assert command(typed("--output_dir=both", seed="0,1", client_trips=20), tmp_path).status == 0
-    said = command(["--resume", "--output_dir=both", "--part=1/2"], tmp_path)
-    assert said.status == 2 and "part is '1/2', but must be left out with --resume" in said.text
-    said = command(["--report=both", "--part=1/2"], tmp_path)
-    assert said.status == 2 and "part is '1/2', but must be left out with --report" in said.text
+    said = command(["resume", "both", "--part=1/2"], tmp_path)
+    assert said.status == 2 and "part is '1/2', but must be left out, but for a sweep" in said.text
+    said = command(["report", "both", "--part=1/2"], tmp_path)
+    assert said.status == 2 and "report has no flag 'part'" in said.text

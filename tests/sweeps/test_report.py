@@ -89,7 +89,7 @@ def test_its_tables_hold_the_summarys_numbers(page, sweep):
 
 
 def test_it_tells_of_what_did_not_finish_and_how_to_go_on(page):
-    assert "1 run: stopped and can go on (--resume)." in page.text
+    assert "1 run: stopped and can go on (run.py resume)." in page.text
     assert page.tables[3][-1][2] == "1 (1 not finished)", "what was stopped is in no mean"
     assert "python run.py '--x=a b'" in page.text
     runs = page.tables[-1]
@@ -135,7 +135,7 @@ def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
 
 def test_what_cannot_be_reported_is_refused(sweep, tmp_path):
     ended = subprocess.run(
-        [sys.executable, ROOT / "run.py", f"--report={tmp_path}"],
+        [sys.executable, ROOT / "run.py", "report", str(tmp_path)],
         env=environment(),
         capture_output=True,
         text=True,

@@ -408,8 +408,8 @@ def test_dry_runs_are_called_so_and_count_nowhere(tmp_path):
     write_run(tmp_path / "c", seed="2", status="unfinished")
     report = Report(tmp_path)
     assert report.all_runs == {"a": "finished", "b": "dry run", "c": "unfinished"}
-    assert "1 run: a dry run, which has a schedule and trained nothing (--dry_run)." in report.said
-    assert "1 run: under way, or killed; --resume goes on." in report.said
+    assert "1 run: a dry run, which has a schedule and trained nothing (run.py plan)." in report.said
+    assert "1 run: under way, or killed; run.py resume goes on." in report.said
     assert report.means[0]["seeds"] == "1 (1 not finished)"
 
 
@@ -544,8 +544,7 @@ def test_what_is_printed_to_repeat_it_writes_into_a_new_directory(tmp_path):
         "--output_dir",
         "x y",
         "--nooverwrite",
-        "--resume",
-        "--sweep=a=1; b=2",
+        "--label=a=1; b=2",
     ]
     write_run(tmp_path / "a", config={"command": typed})
     write_run(
@@ -554,7 +553,7 @@ def test_what_is_printed_to_repeat_it_writes_into_a_new_directory(tmp_path):
         algorithm="fedasync",
     )
     assert (
-        "    python run.py --seed=0,1 '--sweep=a=1; b=2' --output_dir=again-1\n" in Report(tmp_path).markdown
+        "    python run.py --seed=0,1 '--label=a=1; b=2' --output_dir=again-1\n" in Report(tmp_path).markdown
     )
     assert "    jafl --output_dir=again-2\n" in Report(tmp_path).markdown
 

@@ -212,7 +212,7 @@ class Context:
 
     Attributes:
       scale: its size, with the seeds that were asked for.
-      settings: the common settings, with what was typed beside ``--experiment``.
+      settings: the common settings, with what was typed beside its name.
       folder: where it may write pictures; it exists.
       show: gets each line of text that is meant for the user.
     """

@@ -1,6 +1,6 @@
 """A replication: an experiment once more, with seeds and splits that share nothing with those of its file.
 
-    python run.py --experiment=NAME --tune --replication=1
+    python run.py experiment NAME --tune --replication=1
 
 It searches and runs with seeds of its own, keeps to what the file states otherwise, and is judged by the same
 protocol. ``python -m experiments.harness.report.pages`` sets its verdicts beside the first ones.

@@ -123,9 +123,7 @@ def _check_content(path: pathlib.Path, content: Content) -> None:
     """Raises SettingError unless results are whole, and as the file of their experiment states."""
     _check_parts(path, content, PARTS)
     name, scale = content["experiment"], content["scale"]
-    require(
-        name in discovery.names(), f"experiment of {path}", name, "one of run.py --experiment=list", REMEDY
-    )
+    require(name in discovery.names(), f"experiment of {path}", name, "one of run.py experiment list", REMEDY)
     experiment = discovery.load(name)
     fits = scale in experiment.scales and content["paper"] == experiment.paper
     where = f"{content['paper']}, {scale} size"

@@ -217,7 +217,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
     standing = Standing(content["standing"], tuple(content["why"]))
     described = discovery.described(content["experiment"])
     searched = experiment.scales[content["scale"]].search is not None
-    command = f"    python run.py --experiment={content['experiment']} --scale={content['scale']}"
+    command = f"    python run.py experiment {content['experiment']} --scale={content['scale']}"
     return (
         "\n\n".join(
             [

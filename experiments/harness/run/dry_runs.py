@@ -1,4 +1,4 @@
-"""Says and writes what an experiment would run (``--dry_run``): runs, settings, seeds, trips, memory, multiply-adds.
+"""Says and writes what an experiment would run (``run.py plan``): runs, settings, seeds, trips, memory, arithmetic.
 
 Nothing is trained or timed. Each arm's schedule under each condition is made for the first seed, and counts for the
 others. Arms that differ in rates alone share it.

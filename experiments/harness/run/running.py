@@ -131,7 +131,7 @@ def run_paper_experiment(
         not (dry_run and forecast),
         "dry_run",
         dry_run,
-        "left out with --forecast, which trains nothing either",
+        "left out with forecast, which trains nothing either",
     )
     experiment = discovery.load(name)
     if scale not in experiment.scales:

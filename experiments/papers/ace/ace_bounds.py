@@ -1,6 +1,6 @@
 """ACE (2025), bounds (2) to (4): what the server's error says of the gradient, on quadratics.
 
-Command: python run.py --experiment=ace_bounds
+Command: python run.py experiment ace_bounds
 
 Published: inequalities (section 3.3, appendix B.2), for eta <= 1 / (4 L) and any rule. (2), with the constants of
 theorem a.1: the mean of ||grad F(w)||^2 over T steps is at most 4 (F(w_0) - F(w_T)) / (T eta) + 3 eta MSE, MSE the

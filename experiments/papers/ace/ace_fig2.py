@@ -1,7 +1,7 @@
 """ACE (2025), figure 2: accuracy over server steps in four panels, label skew against delay.
 
-Command: python run.py --experiment=ace_fig2 --tune
-    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+Command: python run.py experiment ace_fig2 --tune
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has
     been run.
 
 Published: curves without a table (section 5). CIFAR-10, ResNet-18, N = 100, T = 500 server steps, Dirichlet 0.1 and

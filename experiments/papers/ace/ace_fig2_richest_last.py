@@ -1,7 +1,7 @@
 """ACE (2025), figure 2 once more, where the slow clients are the ones that are richest in three of the labels.
 
-Command: python run.py --experiment=ace_fig2_richest_last --tune
-    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+Command: python run.py experiment ace_fig2_richest_last --tune
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has
     been run.
 
 Published: nothing. In the paper's figure 2 the slow clients are any fifth of all (ace_fig2). A rule that hears less

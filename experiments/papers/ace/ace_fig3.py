@@ -1,7 +1,7 @@
 """ACE (2025), figure 3: clients that leave for ever, up to 70 %, and how long ACED may remember.
 
-Command: python run.py --experiment=ace_fig3 --tune
-    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+Command: python run.py experiment ace_fig3 --tune
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has
     been run.
 
 Published: two panels without a table (section 5, "Delay-aware Aggregation under Client Dropouts"). CIFAR-10,

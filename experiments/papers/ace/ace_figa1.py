@@ -1,7 +1,7 @@
 """ACE (2025), figure a.1: bands of one standard deviation around the curves, over twice as many server steps.
 
-Command: python run.py --experiment=ace_figa1 --tune
-    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+Command: python run.py experiment ace_figa1 --tune
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has
     been run.
 
 Published: curves with bands (appendix F.2). The four panels of figure 2 up to T = 1,000 server steps; "shaded regions

@@ -1,7 +1,7 @@
 """ACE (2025), figure a.2: final accuracy over label skew and delay, heat maps of six algorithms.
 
-Command: python run.py --experiment=ace_figa2 --tune
-    --tune searches for the server's rates first; --scale=paper takes CIFAR-100 once ``run.py --prepare=cifar100`` has
+Command: python run.py experiment ace_figa2 --tune
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-100 once ``run.py prepare cifar100`` has
     been run.
 
 Published: six heat maps without printed numbers (appendix F.3.1). CIFAR-100, ResNet-18, N = 100, Dirichlet 0.1, 0.3,

@@ -1,7 +1,7 @@
 """ACE (2025), figure a.3: an 8-bit cache of gradients costs no accuracy.
 
-Command: python run.py --experiment=ace_figa3
-    --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has been run.
+Command: python run.py experiment ace_figa3
+    --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has been run.
 
 Published: curves without a table (appendix F.3.3). ACE, ACED and their forms with an 8-bit cache on CIFAR-10,
 ResNet-18: "the 8-bit variations achieve comparable final performance to the full-precision implementation".

@@ -1,7 +1,7 @@
 """ACE (2025), section 5: heterogeneity amplification, the interaction of delay and label skew.
 
-Command: python run.py --experiment=ace_section5 --tune
-    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has
+Command: python run.py experiment ace_section5 --tune
+    --tune searches for the server's rates first; --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has
     been run.
 
 Published: a sentence on figure 2's panels (section 5, "2. Impact of Delay and Heterogeneity Amplification"), without

@@ -1,7 +1,7 @@
 """ACE (2025), table 1: noise, bias and delay error of five rules, measured with full gradients.
 
-Command: python run.py --experiment=ace_table1
-    --scale=paper takes CIFAR-10 once ``run.py --prepare=cifar10`` has been run.
+Command: python run.py experiment ace_table1
+    --scale=paper takes CIFAR-10 once ``run.py prepare cifar10`` has been run.
 
 Published: a table in words (section 4), for the split of u - grad F(w) by equation 3. Noise (term A): not reduced
 with one client a step, reduced by the buffer's m clients, most by ACE's n. Bias (term B): of partial participation in

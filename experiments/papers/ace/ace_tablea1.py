@@ -1,6 +1,6 @@
 """ACE (2025), tables a.1 and a.3: rates, communications and storage of six rules, on quadratics.
 
-Command: python run.py --experiment=ace_tablea1
+Command: python run.py experiment ace_tablea1
 
 Published: the table below (appendices E and F.3.3): bounds on the mean squared gradient after T server steps, up to
 constants, client communications per server step, and what is stored. Vanilla has an error that does not vanish with

@@ -1,6 +1,6 @@
 """ACE (2025), tables a.2 and a.6: 20 Newsgroups with DistilBERT and BERT, six rules over three label skews.
 
-Command: python run.py --experiment=ace_tablea2 --tune
+Command: python run.py experiment ace_tablea2 --tune
     --tune searches for the server's rates first; --scale=paper takes 20 Newsgroups in scikit-learn's folder (what
     ``--dataset=newsgroups`` says when it is missing), and the folders ``distilbert-base-uncased`` and
     ``bert-base-uncased`` with Hugging Face's config.json, model.safetensors and vocab.txt.

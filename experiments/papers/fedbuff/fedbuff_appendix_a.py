@@ -1,6 +1,6 @@
 """FedBuff (Nguyen et al. 2022), appendix A: what a buffer of K does to the staleness of each update.
 
-Command: python run.py --experiment=fedbuff_appendix_a
+Command: python run.py experiment fedbuff_appendix_a
 
 Published: three statements. "At most tau_1 / K server updates occur" during a trip in which tau_1 updates arrive;
 so the staleness with a buffer is at most the next whole number, ceil(tau_1 / K), and so is the largest staleness,

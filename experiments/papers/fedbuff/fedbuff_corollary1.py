@@ -1,6 +1,6 @@
 """FedBuff (Nguyen et al. 2022), corollary 1: how fast the mean squared gradient falls with steps and local steps.
 
-Command: python run.py --experiment=fedbuff_corollary1
+Command: python run.py experiment fedbuff_corollary1
 
 Published: with clients' rate of order 1 / (K sqrt(T Q)) and server's rate of order K, the squared gradients of the
 first T models have a mean of order 1 / sqrt(T Q), plus terms of order 1 / T for drift and staleness (equation 4);

@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), figure 1: FedAvgM's rounds to a target accuracy against concurrency.
 
-Command: python run.py --experiment=fedbuff_fig1 --tune
+Command: python run.py experiment fedbuff_fig1 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
+    CelebA, Sent140 and CIFAR-10, once ``run.py prepare ...`` has been run for them.
 
 Published: a figure without a table: beyond 100 clients per round the gain is small; from 100 to 1,000 the rounds
 fall by less than 2 (caption of figure 1), so that trips grow more than 5 times.

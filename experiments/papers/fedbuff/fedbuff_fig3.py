@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), figure 3: client trips to a target accuracy against concurrency.
 
-Command: python run.py --experiment=fedbuff_fig3 --tune
+Command: python run.py experiment fedbuff_fig3 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
+    CelebA, Sent140 and CIFAR-10, once ``run.py prepare ...`` has been run for them.
 
 Published: a figure without a table. At low concurrency FedBuff (K = 10, momentum) and FedAvgM need as many trips;
 with more clients under way FedAvgM's trips grow faster (section 6.1). At concurrency 10 both make a server step

@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), figure 4: accuracy at epsilon 6, 12 and 24, and what these epsilons are in truth.
 
-Command: python run.py --experiment=fedbuff_fig4
+Command: python run.py experiment fedbuff_fig4
     --tune searches for the rates and clip norms first; --scale=paper takes Sent140 with GloVe's vectors
-    (--model.embeddings_file), once ``run.py --prepare=sentiment140`` has been run.
+    (--model.embeddings_file), once ``run.py prepare sentiment140`` has been run.
 
 Published: a figure without a table: final accuracy after 600,000 trips, "one pass over the dataset", K = 10,
 cohorts of 1,000, delta 1e-7: FedBuff with DP-FTRL is above FedAvgM with DP-FTRL and FedAvgM with amplified DP-SGD

@@ -1,6 +1,6 @@
 """FedBuff (Nguyen et al. 2022), figure 5: delays and the staleness that follows, concurrency 1,000, K = 100.
 
-Command: python run.py --experiment=fedbuff_fig5
+Command: python run.py experiment fedbuff_fig5
 
 Published: two histograms without numbers (section C.1), observed in production over millions of clients, of delays
 and of staleness. Half-normal is called a suitable law of delays; the staleness is shown.

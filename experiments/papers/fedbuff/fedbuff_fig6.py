@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), figure 6: time and trips to a target where a trip takes as long as its examples.
 
-Command: python run.py --experiment=fedbuff_fig6 --tune
+Command: python run.py experiment fedbuff_fig6 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    Sent140, once ``run.py --prepare=sentiment140`` has been run.
+    Sent140, once ``run.py prepare sentiment140`` has been run.
 
 Published: two figures without a table, of Sent140 with lambda = 1 (section C.2): time and client trips to the
 target for FedBuff, FedAvgM and FedAvgM with 30 % over-selection. More clients under way shorten the time of all

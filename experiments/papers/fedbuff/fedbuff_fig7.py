@@ -1,6 +1,6 @@
 """FedBuff (Nguyen et al. 2022), figure 7: how many examples the clients hold that take part.
 
-Command: python run.py --experiment=fedbuff_fig7
+Command: python run.py experiment fedbuff_fig7
 
 Published: histograms of the examples held by each participating client of Sent140 for several straggler parameters
 lambda, concurrency 1,000, K = 10: FedBuff keeps clients with many examples, FedAvgM with over-selection drops them

@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), figure 8: training curves at epsilon 6, 12 and 24, with the published and true noise.
 
-Command: python run.py --experiment=fedbuff_fig8
+Command: python run.py experiment fedbuff_fig8
     --tune searches for the rates and clip norms first; --scale=paper takes Sent140 with GloVe's vectors
-    (--model.embeddings_file), once ``run.py --prepare=sentiment140`` has been run.
+    (--model.embeddings_file), once ``run.py prepare sentiment140`` has been run.
 
 Published: curves without a table (appendix C.5): at low epsilon FedBuff reaches the utility of amplified DP-SGD at
 the cost of slower convergence; at equal epsilon it is better and faster than FedAvgM with DP-FTRL. Means of the

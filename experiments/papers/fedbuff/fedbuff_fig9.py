@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), figures 9, 10 and 11: training accuracy of FedBuff, FedAsync and FedAvgM.
 
-Command: python run.py --experiment=fedbuff_fig9 --tune
+Command: python run.py experiment fedbuff_fig9 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    Sent140 (figure 9), CelebA (10) and CIFAR-10 (11), once ``run.py --prepare=...`` has been run.
+    Sent140 (figure 9), CelebA (10) and CIFAR-10 (11), once ``run.py prepare ...`` has been run.
 
 Published: three figures without tables, one per data set: training accuracy over client trips. Section C.7 claims
 that the curves hardly depend on the law of durations, synchronous rounds not at all, and that K = 10 is quickest

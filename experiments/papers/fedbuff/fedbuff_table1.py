@@ -1,9 +1,9 @@
 """FedBuff (Nguyen et al. 2022), table 1: client trips to a target accuracy.
 
-Command: python run.py --experiment=fedbuff_table1 --tune
+Command: python run.py experiment fedbuff_table1 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=celeb_a``, ``--prepare=sentiment140`` and
-    ``--prepare=cifar10`` have been run.
+    CelebA, Sent140 and CIFAR-10, once ``run.py prepare celeb_a``, ``run.py prepare sentiment140`` and
+    ``run.py prepare cifar10`` have been run.
 
 Published: the table below. Concurrency 1,000, K = 10, half-normal durations, one local epoch, batch 32, targets on
 validation examples, 600,000 client trips, three seeds (section 6). CelebA's speed-ups over FedAvg and FedProx, 8.5

@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), table 2: client trips to a target accuracy for buffers of 1, 10 and 100.
 
-Command: python run.py --experiment=fedbuff_table2 --tune
+Command: python run.py experiment fedbuff_table2 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
+    CelebA, Sent140 and CIFAR-10, once ``run.py prepare ...`` has been run for them.
 
 Published: the table below; the best buffer is 10 for all three data sets, 1 nearly as good on CelebA (section 6.1:
 "K = 10 is a good setting across benchmarks").

@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), table 3: the best settings under differential privacy, for each epsilon.
 
-Command: python run.py --experiment=fedbuff_table3
+Command: python run.py experiment fedbuff_table3
     --tune searches for the settings first; --scale=paper takes Sent140 with GloVe's vectors
-    (--model.embeddings_file), once ``run.py --prepare=sentiment140`` has been run.
+    (--model.embeddings_file), once ``run.py prepare sentiment140`` has been run.
 
 Published: the table below: clients' rate, server's rate, momentum and clip norm. "FedBuff's ability to tolerate
 much lower clipping norm" is said to be the source of its speed (appendix C.5).

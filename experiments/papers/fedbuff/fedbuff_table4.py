@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), table 4: the best rates of a search over twelve decades.
 
-Command: python run.py --experiment=fedbuff_table4 --tune
+Command: python run.py experiment fedbuff_table4 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA, Sent140 and CIFAR-10, once ``run.py --prepare=...`` has been run for them.
+    CelebA, Sent140 and CIFAR-10, once ``run.py prepare ...`` has been run for them.
 
 Published: the table below. Bayesian optimization of both rates in [1e-8, 1e4], momentum in {0, .1, ..., .9, .99}
 (FedBuff and FedAvgM) and mu in {.001, .01, .1, 1} (FedProx), by the number of rounds to the target on validation

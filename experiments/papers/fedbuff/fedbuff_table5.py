@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), table 5: speed-up over FedAvgM and FedAsync under three laws of durations.
 
-Command: python run.py --experiment=fedbuff_table5 --tune
+Command: python run.py experiment fedbuff_table5 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA and Sent140, once ``run.py --prepare=...`` has been run for them.
+    CelebA and Sent140, once ``run.py prepare ...`` has been run for them.
 
 Published: the table below; concurrency 1,000, K = 10 (section C.1: "FedBuff is robust and FedBuff's speed up is
 consistent"). The published speed-ups themselves differ by more than a tenth from law to law: 3.3 to 4.7 on CelebA.

@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), table 6: time and trips where a server step takes as many trips as are under way.
 
-Command: python run.py --experiment=fedbuff_table6 --tune
+Command: python run.py experiment fedbuff_table6 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA and Sent140, once ``run.py --prepare=celeb_a`` and ``--prepare=sentiment140`` have been run.
+    CelebA and Sent140, once ``run.py prepare celeb_a`` and ``run.py prepare sentiment140`` have been run.
     fedbuff_table6_time has the times of the paper's own size, untrained.
 
 Published: the table below: FedBuff with K = 1,000 and staleness exponent 10 (section B.3.2), FedAvgM, and FedAvgM

@@ -1,6 +1,6 @@
 """FedBuff (Nguyen et al. 2022), table 6: the time of its rounds, from schedules alone.
 
-Command: python run.py --experiment=fedbuff_table6_time
+Command: python run.py experiment fedbuff_table6_time
 
 Published: wall-clock time in mean trips and thousand client trips until 90 % (CelebA) and 69 % (Sent140) for
 FedBuff with K = 1000, FedAvgM, and FedAvgM that selects 1,300 and keeps the first 1,000 (section C.4).

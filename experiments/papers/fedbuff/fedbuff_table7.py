@@ -1,8 +1,8 @@
 """FedBuff (Nguyen et al. 2022), table 7: LR-Norm, example weights and uniform weights.
 
-Command: python run.py --experiment=fedbuff_table7 --tune
+Command: python run.py experiment fedbuff_table7 --tune
     --tune searches for the rates again; without it the ones that were found before are used. --scale=paper takes
-    CelebA and Sent140, once ``run.py --prepare=...`` has been run for them.
+    CelebA and Sent140, once ``run.py prepare ...`` has been run for them.
 
 Published: the table below: the same on CelebA, LR-Norm ahead on Sent140, which is ascribed to the long tail in the
 number of examples (section C.6.2). At K = 1 example and uniform weights are the same rule if the weights are

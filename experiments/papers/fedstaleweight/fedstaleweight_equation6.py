@@ -1,6 +1,6 @@
 """FedStaleWeight (Ma et al. 2024), equations 3 and 6 to 8: staleness and influence by client, from schedules alone.
 
-Command: python run.py --experiment=fedstaleweight_equation6
+Command: python run.py experiment fedstaleweight_equation6
 
 Published: equation 6: E[tau_i] = (sum of all rates / r_i - 1) / b. Equation 7: p_i = 1 / (E[tau_i] b + 1), the
 client's share of the trips. Equation 8: the weight (E[tau_i] b + 1) / n, with which every client has the influence 1

@@ -1,6 +1,6 @@
 """FedStaleWeight (Ma et al. 2024), section 4.2.1: does a client gain influence by slowing down?
 
-Command: python run.py --experiment=fedstaleweight_section4_2_1
+Command: python run.py experiment fedstaleweight_section4_2_1
 
 Published: "agents want to truthfully report as high of an update speed as possible and our aggregation mechanism is
 strictly strategy-proof". The argument is a derivative. With r the client's rate, A the sum of all others' rates and C

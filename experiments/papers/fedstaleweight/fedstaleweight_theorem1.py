@@ -1,6 +1,6 @@
 """FedStaleWeight (Ma et al. 2024), theorem 1: the four parts of the server's error, of which the bound keeps three.
 
-Command: python run.py --experiment=fedstaleweight_theorem1
+Command: python run.py experiment fedstaleweight_theorem1
 
 Published: appendix A splits the difference between the true gradient and what the server aggregates (T_4) into
 staleness, sampling, local drift and re-weighting, and bounds its squared norm by four times the sum of the four

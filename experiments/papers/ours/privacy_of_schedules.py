@@ -1,6 +1,6 @@
 """What schedules cost in privacy: epsilon against K, concurrency, selection and staleness weight at equal noise.
 
-Command: python run.py --experiment=privacy_of_schedules
+Command: python run.py experiment privacy_of_schedules
 
 Published: nothing. FedBuff (Nguyen et al. 2022, figure 4) reports one epsilon for one K, one concurrency and
 selection without replacement, as if every client took part once. This experiment is of no paper.

@@ -1,6 +1,6 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), appendix D: the average staleness of gradients in flight, by schedules alone.
 
-Command: python run.py --experiment=wkafl_appendixD
+Command: python run.py experiment wkafl_appendixD
 
 Published: theorem D.1: after P / K iterations of K-asynchronous learning the averaged staleness is at least (K /
 2P)(1 + ceil(P/K)) ceil(P/K), which is about P / (2K) (remark D.2). So section 6.3.1 measures the level of staleness

@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 10: curves on CIFAR-10 with 1, 5 and 10 labels per client.
 
-Command: python run.py --experiment=wkafl_fig10
+Command: python run.py experiment wkafl_fig10
     --tune searches for the learning rates first; --scale=paper takes CIFAR-10, once
-    ``run.py --prepare=cifar10`` has been run.
+    ``run.py prepare cifar10`` has been run.
 
 Published: test accuracy over iterations at P / K = 3000/20, in three panels without a table (table 3 has the ends):
 WKAFL converges faster than GSGM and SASGD with every number of labels, and faster than TWAFL with one; with 5 and 10

@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 11: WKAFL against Zeno++, whose server has examples of its own.
 
-Command: python run.py --experiment=wkafl_fig11
+Command: python run.py experiment wkafl_fig11
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once
-    ``run.py --prepare=emnist/mnist`` has been run.
+    ``run.py prepare emnist/mnist`` has been run.
 
 Published: test accuracy over 1,500 iterations, without a table. Zeno++ with server examples of ten classes, refreshed
 every second step, is faster than WKAFL in the first 300 iterations and ends lower; refreshed every fifth step it is

@@ -1,7 +1,7 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 2: few gradients count where weights fall with staleness.
 
-Command: python run.py --experiment=wkafl_fig2
-    --scale=paper takes EMNIST MNIST, once ``run.py --prepare=emnist/mnist`` has been run.
+Command: python run.py experiment wkafl_fig2
+    --scale=paper takes EMNIST MNIST, once ``run.py prepare emnist/mnist`` has been run.
 
 Published: two pictures without numbers. (a) A histogram of the number of gradients in a step whose weight is above
 0.1: in almost all iterations at most five. (b) The average staleness tau_ave grows about linearly with the average

@@ -1,7 +1,7 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 5: WKAFL without one of its three parts.
 
-Command: python run.py --experiment=wkafl_fig5
-    --tune searches for the learning rates first; --scale=paper takes CelebA, once ``run.py --prepare=celeb_a`` has
+Command: python run.py experiment wkafl_fig5
+    --tune searches for the learning rates first; --scale=paper takes CelebA, once ``run.py prepare celeb_a`` has
     been run, and EMNIST ByClass by writers (femnist/fedjax, its file in --data_dir).
 
 Published: test accuracy over iterations, without a table: on both data sets WKAFL converges fastest and highest;

@@ -1,7 +1,7 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 6: curves on CelebA and EMNIST ByClass, clients as the data come.
 
-Command: python run.py --experiment=wkafl_fig6
-    --tune searches for the learning rates first; --scale=paper takes CelebA, once ``run.py --prepare=celeb_a`` has
+Command: python run.py experiment wkafl_fig6
+    --tune searches for the learning rates first; --scale=paper takes CelebA, once ``run.py prepare celeb_a`` has
     been run, and EMNIST ByClass by writers (femnist/fedjax, its file in --data_dir).
 
 Published: test accuracy over iterations, without a table: WKAFL trains faster in the beginning than the other three

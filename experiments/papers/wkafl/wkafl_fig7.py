@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 7: curves on EMNIST MNIST at three levels of staleness P / K.
 
-Command: python run.py --experiment=wkafl_fig7
+Command: python run.py experiment wkafl_fig7
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once
-    ``run.py --prepare=emnist/mnist`` has been run.
+    ``run.py prepare emnist/mnist`` has been run.
 
 Published: test accuracy over iterations, in three panels without a table (table 2 has the ends): WKAFL rises fastest
 at 1000/10, 3000/20 and 3000/10, the more so the staler, and ends highest; TWAFL's and SASGD's curves change more with

@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 8: curves on CIFAR-10 at three levels of staleness P / K.
 
-Command: python run.py --experiment=wkafl_fig8
+Command: python run.py experiment wkafl_fig8
     --tune searches for the learning rates first; --scale=paper takes CIFAR-10, once
-    ``run.py --prepare=cifar10`` has been run.
+    ``run.py prepare cifar10`` has been run.
 
 Published: test accuracy over iterations, in three panels without a table (table 2 has the ends): WKAFL rises fastest
 at 1000/20, 3000/20 and 3000/10 and ends highest; from the first to the last it loses .0463, TWAFL .0778, SASGD .1279.

@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), figure 9: curves on EMNIST MNIST with 1, 5 and 10 labels per client.
 
-Command: python run.py --experiment=wkafl_fig9
+Command: python run.py experiment wkafl_fig9
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST, once
-    ``run.py --prepare=emnist/mnist`` has been run.
+    ``run.py prepare emnist/mnist`` has been run.
 
 Published: test accuracy over iterations at P / K = 3000/10, in three panels without a table (table 3 has the ends):
 WKAFL converges faster than TWAFL, GSGM and SASGD with every number of labels, above all with one.

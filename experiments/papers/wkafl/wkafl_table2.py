@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), table 2: final accuracy at three levels of staleness P / K.
 
-Command: python run.py --experiment=wkafl_table2
+Command: python run.py experiment wkafl_table2
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST and CIFAR-10, once
-    ``run.py --prepare=emnist/mnist`` and ``--prepare=cifar10`` have been run.
+    ``run.py prepare emnist/mnist`` and ``run.py prepare cifar10`` have been run.
 
 Published: the table below. WKAFL is above TWAFL, which is above SASGD, at every level; from P / K = 100 to 300 on
 EMNIST WKAFL loses .0006, TWAFL .0048, SASGD .0766; from 50 to 300 on CIFAR-10 .0463, .0778 and .1279.

@@ -1,8 +1,8 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), table 3: accuracy and stability with 1, 5 and 10 labels per client.
 
-Command: python run.py --experiment=wkafl_table3
+Command: python run.py experiment wkafl_table3
     --tune searches for the learning rates first; --scale=paper takes EMNIST MNIST and CIFAR-10, once
-    ``run.py --prepare=emnist/mnist`` and ``--prepare=cifar10`` have been run.
+    ``run.py prepare emnist/mnist`` and ``run.py prepare cifar10`` have been run.
 
 Published: the table below. WKAFL's accuracy is the highest but for CIFAR-10 with 5 and 10 labels, where TWAFL's is;
 GSGM is the most stable, and WKAFL more so than TWAFL and SASGD, but for CIFAR-10 with one label, where SASGD is more

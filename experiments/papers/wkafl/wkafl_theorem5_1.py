@@ -1,6 +1,6 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), theorem 5.1 and remark 5.2: do learning rates exist that they allow?
 
-Command: python run.py --experiment=wkafl_theorem5_1
+Command: python run.py experiment wkafl_theorem5_1
 
 Published: theorem 5.1 (stage one) bounds the gradients by inequality (13) if eta <= 1 / (2 L (1 + M_c/m)) and, for
 every l, L^2 sum_{t=l}^J (J - tau_t) alpha^-t sum_{k=1}^t eta^2 s_k alpha^k (1 + M_c/m) < 1/4, with s_k = sum

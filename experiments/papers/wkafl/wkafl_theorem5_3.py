@@ -1,6 +1,6 @@
 """WKAFL (Zhou, Li, Ren et al. 2022), theorem 5.3 and remark 5.4: what stage two's bound asks for, and what it says.
 
-Command: python run.py --experiment=wkafl_theorem5_3
+Command: python run.py experiment wkafl_theorem5_3
 
 Published: theorem 5.3 (stage two) bounds sum V_j |grad F(w_j)|^2 by inequality (14), if every V_j is at least 0 and
 equations (11) and (12) hold: sum_i p_i |g_est - g_i|^2 <= sigma_e^2 + M_e |g_est|^2 for the estimate g_est and the

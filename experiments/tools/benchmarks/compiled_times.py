@@ -6,7 +6,7 @@
 
 Nothing runs there: every time is an estimate of the compiler (pip install "jafl[tpu]"). What it gives no time for is
 listed with its bytes and counted at the memory's bandwidth; what chips exchange is listed and not counted. For h100
-the compiler says no times. ``--sweep`` lists settings as ``run.py --sweep`` does, each with one value or several.
+the compiler says no times. ``--sweep`` lists settings as ``run.py sweep`` does, each with one value or several.
 """
 
 from collections.abc import Sequence

@@ -66,7 +66,7 @@ def generate(folder: pathlib.Path) -> None:
 
 
 def prepare(folder: pathlib.Path) -> None:
-    """Runs tensorflow-datasets' builder on the archive, as ``run.py --prepare=sentiment140`` does."""
+    """Runs tensorflow-datasets' builder on the archive, as ``run.py prepare sentiment140`` does."""
     import json
 
     from jafl import data

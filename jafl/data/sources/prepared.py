@@ -73,7 +73,7 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
     """The files of a prepared data set; SettingError if it is missing, damaged or in TensorFlow's format."""
     data_dir = pathlib.Path(data_dir)
     folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
-    remedy = f"Prepare it with: python run.py --prepare={name} --data_dir={data_dir}"
+    remedy = f"Prepare it with: python run.py prepare {name} --data_dir={data_dir}"
     if not (folder / "dataset_info.json").exists():
         begun = sorted(folder.parent.glob("*incomplete*")) if folder.parent.exists() else []
         if begun or folder.exists():
@@ -92,7 +92,7 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
         raise SettingError(
             f"dataset is {name!r}, but {str(folder)!r} holds it as {kind}, which only TensorFlow reads; "
             "jafl reads array_record. Prepare it in another folder: "
-            f"python run.py --prepare={name} --data_dir=ANOTHER_FOLDER",
+            f"python run.py prepare {name} --data_dir=ANOTHER_FOLDER",
             setting="dataset",
         )
     files = [folder / "dataset_info.json"]

@@ -1,4 +1,4 @@
-"""Prepares a data set of tensorflow-datasets once, so that it can be read: ``run.py --prepare``."""
+"""Prepares a data set of tensorflow-datasets once, so that it can be read: ``run.py prepare ``."""
 
 import hashlib
 import os

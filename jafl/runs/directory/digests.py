@@ -1,7 +1,7 @@
 """Digests of the files of a run, in its ``summary.json``: a file that was changed later is not shown as measured.
 
 ``digests`` there is {file: SHA-256}, of ``summary.json`` itself by its other content. That of ``config.json`` leaves
-out where data lie, and the target, which ``--resume`` may change after the run's end; readers take the target of
+out where data lie, and the target, which ``run.py resume`` may change after the run's end; readers take the target of
 ``summary.json``. ``sweep.json`` and ``comparison.json``, which several runs share, hold their own digest alone.
 """
 

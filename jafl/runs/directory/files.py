@@ -275,7 +275,7 @@ def already_there(path: pathlib.Path, earlier: EarlierRun) -> SettingError:
     """The error for a directory that holds a run."""
     return SettingError(
         f"output_dir is {str(path)!r}, but already holds a run ({earlier.files[0].relative_to(path)}). "
-        "Name another directory, pass --overwrite to replace that run, or --resume to go on with it.",
+        "Name another directory, pass --overwrite to replace that run, or go on with it by run.py resume.",
         setting="output_dir",
     )
 

@@ -72,7 +72,7 @@ class PastRun:
 
     @property
     def _is_dry(self) -> bool:
-        """Whether it is a schedule that was made with --dry_run: diagnosed, and nothing was measured."""
+        """Whether it is a schedule that was made by ``run.py plan``: diagnosed, and nothing was measured."""
         return (
             not self.evaluations
             and (self.path / "diagnostics.json").is_file()

@@ -25,8 +25,8 @@ SECONDS_TO_CONNECT = 60
 # life, also while Python compiles: no process was missed on a machine with nine times as many processes as cores.
 SECONDS_OF_SILENCE = 30
 WHERE = (
-    "Give --coordinator=HOST:PORT of the first process, --num_processes and --process_id; only SLURM, Cloud TPU, "
-    "Open MPI and Kubernetes tell them by themselves."
+    "Write --distributed=\"hosts('HOST:PORT', num_processes=4, process_id=0)\", the address of the first process, "
+    "how many there are, and which this one is; only SLURM, Cloud TPU, Open MPI and Kubernetes tell by themselves."
 )
 # What compiled code says when it cannot reach another process.
 SIGNS_OF_LOSS = "gloo|nccl|peer|socket|connection|coordination|heartbeat|unhealthy"
@@ -54,6 +54,13 @@ class Address(NamedTuple):
             allowed = "at least 0" if last is None else f"between 0 and {last}, one less than num_processes"
             fits = self.process_id >= 0 and (last is None or self.process_id <= last)
             require(fits, "process_id", self.process_id, allowed)
+
+
+def hosts(
+    coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
+) -> Address:
+    """The address of the first process, how many there are and which this one is, as ``--distributed`` takes it."""
+    return Address(coordinator, num_processes, process_id)
 
 
 def run(address: Address, act: Callable[["Member"], int], guard: Callable[[Callable[[], int]], int]) -> int:
@@ -150,7 +157,7 @@ def lost(why: str, output: str | None) -> str:
     """What is said of a run that has lost one of its processes."""
     return (
         f"Error: another process of this run has ended or cannot be reached ({why}), so this one ends, too. "
-        f"What was written before is whole: --resume --output_dir={output or 'DIR'} goes on from the last "
+        f"What was written before is whole: run.py resume {output or 'DIRECTORY'} goes on from the last "
         "checkpoint, with as many processes or with fewer."
     )
 
@@ -174,8 +181,8 @@ def _ends_unless_they_meet(address: Address) -> Iterator[None]:
         start = "the coordinator" if where is None else f"coordinator is {where!r}, which"
         print(
             f"Error: {start} was not reached, or not all processes came there within {SECONDS_TO_CONNECT} seconds. "
-            "Start all of them within this time, with the same --coordinator and --num_processes and each with its "
-            "own --process_id, on hosts that can reach that port.",
+            "Start all of them within this time, with the same coordinator and num_processes and each with its "
+            "own process_id, on hosts that can reach that port.",
             file=sys.stderr,
             flush=True,
         )

@@ -64,7 +64,7 @@ class Options:
             if whole_number("checkpoint_every", self.checkpoint_every, 0):
                 require_library("orbax")
         elif not is_installed("orbax"):
-            self.show(f"No checkpoints, so --resume would start again: {MissingLibraryError('orbax')}")
+            self.show(f"No checkpoints, so run.py resume would start again: {MissingLibraryError('orbax')}")
             object.__setattr__(self, "checkpoint_every", 0)
         choose("runs_together", self.runs_together, {name: name for name in RUNS_TOGETHER})
         object.__setattr__(self, "pictures", which_pictures(self.pictures, self.show))
@@ -227,7 +227,7 @@ class Recording:
         """Writes the files that tell how training ended, and draws them.
 
         ``summary.json`` is the last of the files, for it marks a run as over. Pictures come after it, so that nothing
-        is lost where drawing is cut short: ``--resume`` draws what is missing. Then the summary gets their time.
+        is lost where drawing is cut short: ``run.py resume`` draws what is missing. Then the summary gets their time.
 
         memory: the summary's entry on memory. trained_together: how many runs shared the program.
         """
@@ -311,7 +311,7 @@ def refuse_differences(
     if lines:
         raise SettingError(
             f"{path} holds a run of other settings:\n  " + "\n  ".join(lines) + "\nGo on with the same ones "
-            "(--resume --output_dir alone takes them from there), or name another directory."
+            "(run.py resume alone takes them from there), or name another directory."
         )
 
 

@@ -1,4 +1,4 @@
-"""Two benchmarks side by side, ``--compare=a.json,b.json``: ratios of their rows, and what differs around them."""
+"""Two benchmarks side by side, ``run.py compare a.json b.json``: ratios of rows, and what differs around them."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ def compare(
       SettingError: if a file cannot be read or is no benchmark, or the two have no row in common.
     """
     names = [name.strip() for name in paths.split(",")]
-    require(len(names) == 2 and all(names), "compare", paths, "two files, as in --compare=a.json,b.json")
+    require(len(names) == 2 and all(names), "compare", paths, "two files, as in compare a.json b.json")
     first, second = (files.read(name, "compare") for name in names)
     if output and not overwrite and (pathlib.Path(output) / TEXT).exists():
         remedy = "Name another directory, or pass --overwrite to replace it."

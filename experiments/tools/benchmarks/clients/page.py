@@ -59,7 +59,7 @@ def write_comparison(folder: pathlib.Path, content: Mapping[str, Any], show: Sho
         "text_columns": 1,
         "firsts": [],
         "notes": content["notes"],
-        "commands": [f"python run.py --compare={','.join(content['names'])}"],
+        "commands": [f"python run.py compare {' '.join(content['names'])}"],
     }
     figures = {"The second machine over the first": lambda: pictures.ratios(content)}
     return _write(folder, (comparing.PAGE, comparing.TEXT), shown, figures, show)

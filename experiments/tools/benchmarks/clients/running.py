@@ -76,7 +76,10 @@ def run_clients(
         except KeyboardInterrupt:
             if content["rows"]:
                 write_page(directory.path, content, show)
-            show(f"Interrupted: --resume --output_dir={directory.path} goes on with the rows that are left.")
+            show(
+                f"Interrupted: run.py benchmark clients --resume --output_dir={directory.path} goes on with the "
+                "rows that are left."
+            )
             return INTERRUPTED
         undrawn = write_page(directory.path, content, show)
         show(f"Results, and how to read them, are in {directory.path / files.PAGE}")

@@ -1,0 +1,204 @@
+"""What was typed behind ``run.py``: a command, its words and flags, read once."""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags
+
+from jafl.base.errors import SettingError, did_you_mean, refusal, require
+from jafl.cli.commands import COMMANDS, Command
+from jafl.cli.declared_flags import define
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, literal, says
+from jafl.config.declaration import join_with_or
+from jafl.config.settings import TYPES
+
+# {a flag of before: the command that does it now}, but for those that have the command's name.
+_FORMER = {"dry_run": "plan"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A command with its flags, as given: ``given.output_dir``.
+
+    Attributes:
+      program: how jafl was called: python run.py, python -m jafl or jafl.
+      arguments: all that stood behind that.
+      command: which command it is.
+      flags: every flag of the command, with its value.
+      typed: the names of the flags on the command line itself, not in a --flagfile.
+    """
+
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    command: Command
+    flags: flags.FlagValues
+    typed: frozenset[str]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.flags[name].value if name in self.command.flags else None
+
+    @property
+    def words(self) -> list[str]:
+        """The whole line, as files record it."""
+        return [*self.program, *self.arguments]
+
+    def settings(self) -> dict[str, Any]:
+        """{name: value} of the settings, and arguments of calls, that were typed or stand in a flag file.
+
+        Raises SettingError for an argument that a given call says itself.
+        """
+        given: dict[str, Any] = {
+            name: self.flags[name].value
+            for name in self.flags
+            if self.flags[name].present and (name in TYPES or name in SHORT_NAMES or _is_argument(name))
+        }
+        arguments = [name for name in given if "." in argument_path(name)]
+        for name in arguments:
+            setting, _, path = argument_path(name).partition(".")
+            if setting in given and says(setting, given[setting], path):
+                raise refusal(name, given[name], f"left out where {setting} says it, too: {given[setting]}")
+        return given | {name: literal(given[name]) for name in arguments}
+
+
+def program_name(script: str) -> tuple[str, ...]:
+    """How the program was called: python run.py, python -m jafl or jafl."""
+    name = pathlib.PurePath(script).name
+    if name == "__main__.py":
+        return "python", "-m", "jafl"
+    return ("jafl",) if name in ("jafl", "jafl.exe") else ("python", script)
+
+
+def command_of(arguments: Sequence[str]) -> Command:
+    """The command whose name comes first; training where a flag does; raises SettingError for no command's name."""
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS, "See --help for all commands.")
+        raise SettingError(f"There is no command {name!r}, and a flag is written --name=value. {hint}")
+    return COMMANDS[name]
+
+
+def read(script: str, arguments: Sequence[str]) -> Given:
+    """Reads a command with its words and flags.
+
+    Args:
+      script: the path of the program.
+      arguments: what stands behind it.
+
+    Returns:
+      What was given. Only absl's own flags, --verbosity for example, are shared with others.
+
+    Raises:
+      SettingError: for a name that no command has, a flag that the command does not read, a value of a wrong type,
+        or an empty one. Of a flag file, what only other commands read is left out, and a warning tells of it.
+    """
+    command = command_of(arguments)
+    rest = list(arguments[1:] if command.name else arguments)
+    whole = list(_with_files(rest, command))
+    values = define(
+        command.flags, [name for name in map(_name, whole) if _is_argument(name) and _reads(command, name)]
+    )
+    try:
+        words = values(["", *whole])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise _unknown(error.flagname, command) from None
+    except (flags.Error, ValueError) as error:  # a ValueError for --nooverwrite=3
+        raise SettingError(f"{str(error).rstrip('.')}. {_see(command)}") from None
+    _set_word(command, words, values)
+    typed = {name if name in values else name.removeprefix("no") for name in map(_name, rest)}
+    return Given(program_name(script), tuple(arguments), command, values, frozenset(typed))
+
+
+def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:
+    """Sets the flag that stands for the words behind a command's name."""
+    if len(words) > command.most_words:
+        extra = words[command.most_words]
+        raise SettingError(f"{extra!r} is not a flag: write --name=value. {_see(command)}")
+    if words:
+        before = values[command.word]
+        require(
+            not before.present,
+            command.word,
+            before.value,
+            f"left out behind {words[0]!r}, which says it, too",
+        )
+        before.parse(",".join(words))
+    if command.needs_word and values[command.word].value is None:
+        example = next(iter(command.examples))
+        raise SettingError(
+            f"{command.name} needs {command.words}: write {example}, for example. {_see(command)}"
+        )
+    for name in command.flags:
+        value = values[name].value
+        empty = isinstance(value, str) and not value.strip() and name not in TYPES and name not in SHORT_NAMES
+        require(not empty, name, value, "left out, or given a value")  # as from an unset variable
+
+
+def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
+    """The arguments; in the place of --flagfile the flags of that file that the command reads."""
+    left = iter(arguments)
+    for argument in left:
+        if _name(argument) != "flagfile":
+            yield argument
+            continue
+        try:
+            in_file = flags.FlagValues().read_flags_from_files(
+                [argument, *([] if "=" in argument else [next(left, "")])]
+            )
+        except flags.Error as error:
+            raise SettingError(f"{str(error).removeprefix('ERROR:: ')}.") from None
+        except UnicodeDecodeError as error:
+            raise SettingError(f"The file of --flagfile is not text: {error}.") from None
+        for each in in_file:
+            name = _name(each)
+            name = name if _readers(name) else name.removeprefix("no")
+            if _reads(command, name) or not _readers(name):
+                yield each
+            else:
+                print(
+                    f"Warning: {each} stands in the flag file, but {command.name or 'training'} does not read it.",
+                    file=sys.stderr,
+                )
+
+
+def _name(argument: str) -> str:
+    """The name in --name=value; of a word nothing."""
+    return argument.lstrip("-").partition("=")[0] if argument.startswith("-") else ""
+
+
+def _is_argument(name: str) -> bool:
+    """Whether it is the name of an argument of a call: ``delay.shape``."""
+    return "." in name and name.partition(".")[0] in CALLS
+
+
+def _reads(command: Command, name: str) -> bool:
+    """Whether a command reads a flag; of an argument of a call, whether it reads the call."""
+    return (name.partition(".")[0] if _is_argument(name) else name) in command.flags
+
+
+def _readers(name: str) -> list[str]:
+    """The names of the commands that read a flag."""
+    return [each.name or "training" for each in COMMANDS.values() if _reads(each, name)]
+
+
+def _unknown(name: str, command: Command) -> SettingError:
+    """The error for a flag that a command does not read."""
+    known = name if _readers(name) else name.removeprefix("no")
+    instead = _FORMER.get(known, known)
+    what = f"{command.name or 'training'} has no flag {name!r}"
+    if instead in COMMANDS:
+        text = (
+            f"{instead} is a command: write {instead} first, as in {next(iter(COMMANDS[instead].examples))}"
+        )
+    elif readers := _readers(known):
+        text = f"only {join_with_or(readers).replace(' or ', ' and ')} {'read' if len(readers) > 1 else 'reads'} it"
+    else:
+        hint = former_argument(name) or did_you_mean(name, command.flags)
+        return SettingError(f"There is no flag {name!r}. {hint or _see(command)}", setting=name)
+    return SettingError(f"{what}; {text}. {_see(command)}", setting=name)
+
+
+def _see(command: Command) -> str:
+    return f"See {command.name} --help for its flags." if command.name else "See --helpfull for all flags."
