@@ -22,7 +22,7 @@ LEFT_OUT = {
     "benchmark ": "takes minutes; tests/experiments runs a small one",
     "compare ": "names the files of two machines; tests/experiments compares some",
     "experiment": "tests/experiments runs them; their learning rates are searched for, not preset",
-    "--matmul_precision": "for TPUs and GPUs",
+    "--precision.matmul_precision": "for TPUs and GPUs",
     "--distributed": "needs several processes, which tests/distributed starts",
     "/shared/": "for several machines; tests/sweeps/test_cluster_scripts.py runs the scripts of that page",
     "windows.npz": "reads files made of FedScale's tables; tests/schedule/test_device_traces.py converts some",
@@ -82,7 +82,7 @@ def assert_learned(folder, *, private=False):
 
 def test_the_pages_show_what_is_meant_to_be_run():
     assert MAIN_JOB in RUN and any(re.search("--delay=[\"']?groups", command) for command in RUN)
-    assert any("--compute_dtype" in command for command in RUN) and any(
+    assert any("--precision.compute_dtype" in command for command in RUN) and any(
         command.startswith("sweep ") for command in RUN
     )
     for part in LEFT_OUT:

@@ -44,7 +44,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "heavy tails": {"client_trips": 4000, "delay": "pareto(shape=1.2)"},
     "nearly IID": {"client_trips": 4000, "partition.alpha": 100.0},
     "one or two labels each": {"client_trips": 4000, "partition.alpha": 0.05},
-    "another split": {"client_trips": 4000, "data_seed": 1, "delay": "once_per_client(exponential)"},
+    "another split": {"client_trips": 4000, "split.seed": 1, "delay": "once_per_client(exponential)"},
     "label groups, groups of delays": {
         "client_trips": 2000,
         "num_clients": 15,
@@ -150,9 +150,11 @@ def tuning_settings(world: str, algorithm: str) -> Settings:
     if algorithm in ALL_IN_FLIGHT:
         own.pop("concurrency", None)
     if algorithm == "zeno_plus_plus":
-        own["server_examples"] = 100
+        own["split.server_examples"] = 100
     seeds = ",".join(map(str, SEEDS))
-    return Settings.from_mapping({"algorithm": algorithm, "seed": seeds, "validation_fraction": 0.2, **own})
+    return Settings.from_mapping(
+        {"algorithm": algorithm, "seed": seeds, "split.validation_fraction": 0.2, **own}
+    )
 
 
 def seed_experiments(world: str, algorithm: str, loaded: DataCache) -> dict[Place, Experiment]:

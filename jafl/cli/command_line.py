@@ -78,7 +78,7 @@ def _run_as_member(asked: Given, member: "Member") -> int:
     settings = member.settings(lambda: _without_unread(asked, _settings(asked), ""))
     if not isinstance(member, Follower):
         return _exit_status(_run(asked, settings, "", member))
-    _set_up_jax(settings.precision)
+    _set_up_jax(settings.float_type)
     return member.follow(settings)
 
 
@@ -89,7 +89,7 @@ def _run(
 
     swept: the sweep that a file holds, or empty.
     """
-    _set_up_jax(settings.precision)
+    _set_up_jax(settings.float_type)
     settings = _without_unread(asked, settings, swept)
     resume = asked.command.name == "resume"
     remedy = "A comparison that began in parts goes on by its command, run.py sweep."
@@ -109,7 +109,7 @@ def _sweep(asked: Given) -> int:
     settings, swept = _settings(asked), _swept_in_file(asked)
     if asked.sweep:
         swept = {**swept, "sweep": asked.sweep} if isinstance(swept, dict) and swept else asked.sweep
-    _set_up_jax(settings.precision)
+    _set_up_jax(settings.float_type)
     several = len(items("algorithm", settings.algorithm)) > 1 or "," in settings.seed
     allowed = 'given where there is one run: sweep "partition.alpha=0.1,1"'
     require(swept or several, "sweep", asked.sweep, allowed)
@@ -148,7 +148,7 @@ def _plan(asked: Given) -> int:
         return _run_experiment(asked, dry_run=True)
     _refuse(asked, OF_EXPERIMENTS, "without --experiment")
     settings = _settings(asked)
-    _set_up_jax(settings.precision)
+    _set_up_jax(settings.float_type)
     from jafl.runs import runner
 
     settings, overwrite = _without_unread(asked, settings, ""), bool(asked.overwrite)
@@ -163,7 +163,7 @@ def _forecast(asked: Given) -> int:
         return _run_experiment(asked, forecast=asked.forecast)
     _refuse(asked, OF_EXPERIMENTS, "without --experiment")
     settings, swept = _settings(asked), asked.sweep or _swept_in_file(asked)
-    _set_up_jax(settings.precision)
+    _set_up_jax(settings.float_type)
     from jafl.sweeps.forecast import forecast_runs
 
     forecast_runs(_without_unread(asked, settings, swept), asked.forecast, **_crossed(swept))
@@ -191,7 +191,7 @@ def _run_experiment(asked: Given, **how: Any) -> int:
     from experiments.harness.run.running import run_paper_experiments
 
     typed = asked.settings()
-    _set_up_jax(typed.get("precision", "float32"))
+    _set_up_jax(Settings.from_mapping({"precision": typed.get("precision", "float32")}).float_type)
     return run_paper_experiments(
         names,
         asked.scale or "desk",

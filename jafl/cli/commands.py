@@ -96,7 +96,6 @@ _ALL = (
                 "protocol",
                 "target_accuracy",
                 "data_dir",
-                "cache_dir",
             ),
             *(*_RECORDING, *_SHARED, "baseline", "distributed"),
         ),
@@ -159,8 +158,8 @@ _ALL = (
             "benchmark clients --num_clients=1000": "trips a second, and memory",
         },
         (
-            *("benchmark", "algorithm", "model", "num_clients", "client_trips", "devices", "compute_dtype"),
-            *("matmul_precision", "data_dir", "output_dir", "resume", "overwrite"),
+            *("benchmark", "algorithm", "model", "num_clients", "client_trips", "devices", "precision"),
+            *("data_dir", "output_dir", "resume", "overwrite"),
         ),
         words="NAME",
         word="benchmark",

@@ -11,9 +11,9 @@ from absl import flags
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command
 from jafl.cli.declared_flags import define
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, former_argument, literal, says
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, literal, says
 from jafl.config.declaration import join_with_or
-from jafl.config.settings import TYPES
+from jafl.config.settings import TYPES, nearest
 
 # {a flag of before: the command that does it now}, but for those that have the command's name.
 _FORMER = {"dry_run": "plan"}
@@ -195,7 +195,11 @@ def _unknown(name: str, command: Command) -> SettingError:
     elif readers := _readers(known):
         text = f"only {join_with_or(readers).replace(' or ', ' and ')} {'read' if len(readers) > 1 else 'reads'} it"
     else:
-        hint = former_argument(name) or did_you_mean(name, command.flags)
+        hint = (
+            did_you_mean(name, command.flags, otherwise="")
+            if len(command.flags) < len(TYPES)
+            else nearest(name, "")
+        )
         return SettingError(f"There is no flag {name!r}. {hint or _see(command)}", setting=name)
     return SettingError(f"{what}; {text}. {_see(command)}", setting=name)
 

@@ -53,9 +53,27 @@ def _partitions() -> Grammar:
 
 
 def _data_sets() -> Grammar:
-    """Of which the split has settings of its own, as any data set can be split."""
+    """Of which the split is a setting of its own, as any data set can be split."""
     split = ("test_fraction", "validation_fraction", "data_seed")
     return Grammar("dataset", data.SOURCES, fixed=("data_dir", "cache_dir", "num_clients", *split))
+
+
+def _splits() -> Grammar:
+    from jafl.config.own_calls import Split
+
+    return Grammar("split", {"split": Split}, exclusive=(("folds", "test_fraction"),))
+
+
+def _augmentations() -> Grammar:
+    from jafl.models.inputs import Inputs
+
+    return Grammar("augmentation", {"augmentation": Inputs}, fixed=("normalization", "dtype"))
+
+
+def _precisions() -> Grammar:
+    from jafl.config.own_calls import float32, float64
+
+    return Grammar("precision", {"float32": float32, "float64": float64})
 
 
 def _models() -> Grammar:
@@ -176,6 +194,9 @@ _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
     "algorithm": _algorithms,
     "protocol": _protocols,
     "dataset": _data_sets,
+    "split": _splits,
+    "augmentation": _augmentations,
+    "precision": _precisions,
     "delay": _delays,
     "availability": _availabilities,
     "dropout": _dropouts,
@@ -213,6 +234,9 @@ _FORMER = {
         for name in ("exponent", "slope", "threshold", "rate")
     },
     "mnist_1d_examples": "dataset.examples",
+    "data_seed": "split.seed",
+    "test_folds": "split.folds",
+    "resample_data": "split.resample",
     "dp_restarts": "privacy.restarts",
     "dp_bands": "privacy.bands",
     "secure_fraction_bits": "secure_aggregation.fraction_bits",
@@ -407,6 +431,16 @@ def is_call(name: str, value: Any) -> bool:
 def _head(value: Any) -> Any:
     """The value; of a call its name, as other dotted names may change its arguments."""
     return value.name if isinstance(value, Call) else value
+
+
+def arguments() -> dict[str, str]:
+    """{argument: setting.argument} of every call; of several settings the first."""
+    return {
+        argument: f"{setting}.{argument}"
+        for setting in reversed(CALLS)
+        for having in grammar(setting).arguments().values()
+        for argument in having
+    }
 
 
 def former_argument(name: str) -> str:

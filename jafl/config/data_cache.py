@@ -17,7 +17,7 @@ class DataCache:
 
     Keeps the federations of the last ``FEDERATIONS`` seeds and partitions, and of the last model its initial
     parameters. Of data sets it keeps the last ``SOURCES``, as long as they take ``BYTES_OF_SOURCES``, and one in any
-    case: several are in use at once where each seed has its own split (``resample_data``).
+    case: several are in use at once where each seed has its own split (``split.resample``).
     """
 
     FEDERATIONS, SOURCES = 16, 64
@@ -81,7 +81,7 @@ class DataCache:
         """
         if model.frozen is not None or model.initial is not None:  # models are equal whatever these hold
             return make()
-        key = model, settings.seed, settings.precision, source.x.shape[1:], source.x.dtype
+        key = model, settings.seed, settings.float_type, source.x.shape[1:], source.x.dtype
         if self._initial[0] != key:
             self._initial = key, {}
         values = self._initial[1]
@@ -91,10 +91,8 @@ class DataCache:
 
 
 def _written(settings: Settings, names: Sequence[str]) -> str:
-    decisive = with_data(settings)
-    return json.dumps(
-        [run_split(settings), {name: getattr(decisive, name) for name in names if name != "data_seed"}]
-    )
+    decisive = with_data(settings).changed({"split.seed": None, "split.resample": False})
+    return json.dumps([run_split(settings), {name: getattr(decisive, name) for name in names}])
 
 
 def _bytes(source: Source) -> int:

@@ -48,11 +48,9 @@ class Declaration:
         program.
       preset: whether an algorithm's preset fills it in where it is left out; of a call the arguments that it fills
         in, and the setting's own name where it decides the factory.
-      excludes: the setting that must not be given beside it.
     """
 
     group: str
     varies: bool = False
     varying: tuple[str, ...] = ()
     preset: bool | tuple[str, ...] = False
-    excludes: str = ""

@@ -22,13 +22,13 @@ def summary(factory: Callable[..., Any]) -> str:
 
 
 def arguments(factory: Callable[..., Any]) -> dict[str, str]:
-    """{argument: its text}, from the section Args of a docstring.
+    """{argument: its text}, from the section Args, of a class perhaps Attributes, of a docstring.
 
     Examples:
       >>> arguments(jafl.delays.exponential)
       {'mean': 'in units of simulated time, above 0.'}
     """
-    section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", _docstring(factory), re.M)
+    section = re.search(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", _docstring(factory), re.M)
     found: dict[str, list[str]] = {}
     names: list[str] = []
     lines = section[1].splitlines() if section else []

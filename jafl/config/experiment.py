@@ -17,6 +17,7 @@ from jafl.config.builders import (
     make_schedule,
     make_server_optimizer,
 )
+from jafl.config.builders.data import precision_of
 from jafl.config.builders.privacy import in_private_settings
 from jafl.config.builders.secure import in_secure_settings
 from jafl.config.data_cache import DataCache
@@ -144,11 +145,12 @@ def make_experiment(
     must_fit: whether to refuse what the devices here lack, memory or a precision; it may be meant for others.
     """
     source, federation = loaded.source(settings), loaded.federation(settings, int(settings.seed))
+    precision = precision_of(settings)
     model = dataclasses.replace(
         loaded.model(settings, source),
         inputs=make_inputs(settings, source),
-        matmul_precision=settings.matmul_precision,
-        compute_dtype=settings.compute_dtype,
+        matmul_precision=precision.matmul_precision,
+        compute_dtype=precision.compute_dtype,
     )
     if settings.stop_when is not None:
         _check_stop_when(settings, model, federation)
@@ -168,9 +170,8 @@ def make_experiment(
             model_bytes=float(count_bytes(shapes)),
         )
     work = make_client_work(settings, model)
-    own = (
-        server_gradient(model, federation.server_x, federation.server_y) if settings.server_examples else None
-    )
+    has_own = bool(settings.argument("split.server_examples"))
+    own = server_gradient(model, federation.server_x, federation.server_y) if has_own else None
     rule, server_optimizer = make_rule(settings, own), make_server_optimizer(settings)
     if settings.decompose_steps:
         rule = decomposed(

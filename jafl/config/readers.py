@@ -13,7 +13,7 @@ from jafl.base.errors import refusal
 from jafl.config import calls
 from jafl.config.declaration import NOT_ALWAYS_READ, join_with_or
 from jafl.config.grammar import DEFAULT
-from jafl.config.settings import DEFAULTS, Settings
+from jafl.config.settings import Settings, default_of
 
 # Data sets of which a seed decides what is drawn, or which examples are held out.
 DIVIDED_BY_SEED = (
@@ -21,9 +21,12 @@ DIVIDED_BY_SEED = (
     *("celeb_a", "sentiment140"),
 )
 # Settings with which a seed decides the same for any data set.
-DIVIDING = (
-    *("test_fraction", "validation_fraction", "server_examples"),
-    *("evaluation_examples", "shuffle_labels"),
+DIVIDING = tuple(
+    f"split.{name}"
+    for name in (
+        *("test_fraction", "validation_fraction", "server_examples"),
+        *("evaluation_examples", "shuffle_labels"),
+    )
 )
 
 
@@ -63,15 +66,15 @@ def _dataset(run: Settings) -> str:
 
 def _is_divided(run: Settings) -> bool:
     """Whether a seed decides which examples a run has, or what it does with them."""
-    given = [name for name in DIVIDING if getattr(run, name) != DEFAULTS[name] and is_read(name, run)]
+    given = [name for name in DIVIDING if run.value(name) != default_of(name) and is_read(name, run)]
     return run.dataset_name in DIVIDED_BY_SEED or bool(given)
 
 
 def _of_divided_data(*, folds: bool) -> _Readers:
-    given = join_with_or([*DIVIDING, *["test_folds"] * folds])
+    given = join_with_or([*DIVIDING, *["split.folds"] * folds])
     where = f"dataset is {join_with_or(DIVIDED_BY_SEED)}, or {given} is given"
     return _Readers(
-        lambda run: _is_divided(run) or (folds and run.test_folds is not None),
+        lambda run: _is_divided(run) or (folds and run.value("split.folds") is not None),
         where,
         lambda run: f"{_dataset(run)}, and none of these is given",
     )
@@ -90,13 +93,14 @@ def _protocol(run: Settings) -> str:
 
 
 _READERS: Mapping[str, _Readers] = {
-    **{name: _of_data_set(name) for name in ("data_dir", "cache_dir", "test_fraction")},
-    "data_seed": _of_divided_data(folds=True),
-    "resample_data": _of_divided_data(folds=False),
-    "server_classes": _Readers(
-        lambda run: run.server_examples > 0,
-        "server_examples is given",
-        lambda run: "server_examples is left out",
+    "data_dir": _of_data_set("data_dir"),
+    "split.test_fraction": _of_data_set("test_fraction"),
+    "split.seed": _of_divided_data(folds=True),
+    "split.resample": _of_divided_data(folds=False),
+    "split.server_classes": _Readers(
+        lambda run: run.value("split.server_examples") > 0,
+        "split.server_examples is given",
+        lambda run: "split.server_examples is left out",
     ),
     **{name: _of_events() for name in NOT_ALWAYS_READ},
 }
@@ -109,13 +113,13 @@ def is_read(name: str, run: Settings) -> bool:
 
 def as_read(run: Settings) -> Settings:
     """The settings of a run, those that it does not read at their defaults."""
-    return run.changed({name: DEFAULTS[name] for name in _READERS if not is_read(name, run)})
+    return run.changed({name: default_of(name) for name in _READERS if not is_read(name, run)})
 
 
 def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
     """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
     setting, _, argument = name.partition(".")
-    if argument:
+    if argument and name not in _READERS:
         return _why_not_had(setting, argument, [getattr(run, setting) for run in runs])
     readers = _READERS[name]
     return readers.where, " and ".join(dict.fromkeys(readers.here(run) for run in runs))
@@ -134,8 +138,8 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
     """
     entries = []
     for name in _READERS:
-        values = [getattr(arm, name) for arm in arms]
-        differing = [value for value in values if value != DEFAULTS[name]] or (
+        values = [arm.value(name) for arm in arms]
+        differing = [value for value in values if value != default_of(name)] or (
             values if name in given else []
         )
         if differing and not any(is_read(name, run) for run in runs):

@@ -8,20 +8,18 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError, choose, require, seed_number
-from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
 from jafl.config.builders import filled_in, make_dropout
 from jafl.config.builders.algorithm import build_rule
-from jafl.config.builders.data import PRECISIONS
+from jafl.config.builders.data import PRECISIONS, precision_of, split_of
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
 from jafl.config.parsing import items, whole_number_in
 from jafl.config.readers import Unread
 from jafl.config.settings import (
     DEFAULTS,
-    EXCLUSIVE,
     VARYING,
     Settings,
 )
@@ -149,7 +147,6 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
 
     Raises SettingError for an unknown algorithm, with the nearest name, and for settings that exclude each other.
     """
-    _refuse_both(settings)
     name = calls.grammar("algorithm").read(algorithm).name
     _refuse_presets_restart(settings, name)
     own = {**presets.values(name), "model": default_model(settings.dataset_name)}
@@ -185,14 +182,6 @@ def _refuse_waiting(run: Settings, rule: Rule) -> None:
     remedy = f"A server that waits applies all trips that have arrived; {name} takes {rule.buffer_size}."
     too_stale = run.value("protocol.too_stale")
     require(too_stale != "wait", "protocol.too_stale", too_stale, f"'drop' for {name}", remedy)
-
-
-def _refuse_both(settings: Settings) -> None:
-    """Raises SettingError where two settings are given that exclude each other."""
-    for name, partner in EXCLUSIVE:
-        value, partners = getattr(settings, name), getattr(settings, partner)
-        allowed = f"left out where {partner} is given ({partners!r})"
-        require(value is None or partners is None, name, value, allowed)
 
 
 def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
@@ -245,7 +234,13 @@ def listed_seeds(settings: Settings) -> list[int]:
 
 def _check(settings: Settings) -> None:
     """Raises SettingError for what can be said of settings whatever the algorithm."""
-    dtype = choose("precision", settings.precision, PRECISIONS)
+    for name in calls.CALLS:
+        value = getattr(settings, name)
+        for text in items(name, value) if name in calls.LISTS else [value]:
+            if text is not None:
+                calls.grammar(name).read(text)
+    precision_of(settings)
+    dtype = PRECISIONS[settings.float_type]
     require(
         jax.dtypes.canonicalize_dtype(dtype) == dtype,
         "precision",
@@ -253,21 +248,10 @@ def _check(settings: Settings) -> None:
         "float32 while JAX computes in 32 bits",
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
-    for name in calls.CALLS:
-        value = getattr(settings, name)
-        for text in items(name, value) if name in calls.LISTS else [value]:
-            if text is not None:
-                calls.grammar(name).read(text)
-    for name, known in (("matmul_precision", MATMUL_PRECISIONS), ("compute_dtype", COMPUTE_DTYPES)):
-        value = getattr(settings, name)
-        choose(name, value, dict.fromkeys(known))
-        allowed = "float32 where precision is float64: nothing is rounded then"
-        require(value == "float32" or settings.precision == "float32", name, value, allowed)
-    if settings.data_seed is not None:
-        seed_number("data_seed", settings.data_seed)
+    split_of(settings)
     for name in VARYING:
         value = settings.argument(name)
-        fits = value is None or settings.precision == "float64" or not abs(value) > LARGEST_FLOAT32
+        fits = value is None or settings.float_type == "float64" or not abs(value) > LARGEST_FLOAT32
         require(fits, name, value, f"a finite number, at most {LARGEST_FLOAT32:.3g}, the largest in float32")
     choose("keep", settings.keep, dict.fromkeys(KEPT))
     if settings.stop_when is not None:

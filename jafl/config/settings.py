@@ -5,12 +5,13 @@ default is None is filled in by the algorithm's preset (``jafl.config.presets``)
 """
 
 import dataclasses
+import difflib
 import inspect
 import json
 import pathlib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jafl import data
@@ -78,19 +79,9 @@ class Settings:
     )
     precision: str = _setting(
         "float32",
-        "float32, or float64 to compare with other programs to the last digits.",
-        Declaration("run"),
-    )
-    matmul_precision: str = _setting(
-        "float32",
-        "Of the model's matrix products and convolutions: float32, tensorfloat32 (GPU; TPU: three of bfloat16) or "
-        "bfloat16 (TPU). The server's arithmetic is always in float32. docs/precision.md has costs and effects.",
-        Declaration("run"),
-    )
-    compute_dtype: str = _setting(
-        "float32",
-        "float32, or bfloat16 for mixed precision: the model computes in bfloat16, while parameters, updates and the "
-        "server's arithmetic stay in float32.",
+        "In how many bits to compute: float32, or float64 to compare with other programs to the last digits. "
+        "--precision.compute_dtype=bfloat16 lets the model alone compute in bfloat16 (mixed precision), "
+        "--precision.matmul_precision=bfloat16 its products (tensorfloat32 on a GPU). docs/precision.md has costs.",
         Declaration("run"),
     )
     different_worlds: bool = _setting(
@@ -126,10 +117,17 @@ class Settings:
         "~/scikit_learn_data; none for femnist.",
         Declaration("data"),
     )
-    cache_dir: str | None = _setting(
-        None,
-        "Folder for decoded data sets. Default: jafl_cache in the folder of the data set.",
+    split: str = _setting(
+        "split",
+        "Which examples test, validate or are the server's: split(test_fraction=0.2, validation_fraction=0.1), "
+        "split(folds=5, client_test_fraction=0.1), split(server_examples=100), ...; run.py help split lists all. "
+        "--split.resample=true changes one argument. Default: the data set's own.",
         Declaration("data"),
+    )
+    augmentation: str = _setting(
+        "augmentation",
+        "Random changes of training images: augmentation(random_crop=4, random_flip=True), as is usual for CIFAR.",
+        Declaration("training"),
     )
     num_clients: int = _setting(
         100,
@@ -152,75 +150,12 @@ class Settings:
         "where groups(...) of delay can make them slow. Default: as drawn.",
         Declaration("partition"),
     )
-    client_test_fraction: float = _setting(
-        0.0,
-        "Share of each client's own examples held out of training, to measure its own accuracy.",
-        Declaration("partition"),
-    )
-    validation_fraction: float = _setting(
-        0.0, "Share of the examples held out for validation.", Declaration("data")
-    )
-    test_fraction: float | None = _setting(
-        None,
-        "Share of all examples held out for the test. Default: the data set's own test examples; 0.2 of digits, "
-        "synthetic, mnist_5000, mnist_1d and python_source, 0.1 of celeb_a and sentiment140.",
-        Declaration("data"),
-    )
-    evaluation_examples: int | None = _setting(
-        None,
-        "How many of the test examples, and of the validation examples, are evaluated on: the same ones each time, "
-        "drawn with data_seed, in proportion from every class. The others are left out. Default: all.",
-        Declaration("data"),
-    )
-    data_seed: int | None = _setting(
-        None,
-        "Seed of the train/validation/test split, of examples of synthetic and mnist_1d, and of python_source's "
-        "files. Default: 0; LEAF's 1549775860 for sentiment140.",
-        Declaration("data"),
-    )
-    resample_data: bool = _setting(
-        False,
-        "Another train/validation/test split, and other synthetic examples, for each seed: drawn with data_seed plus "
-        "the seed.",
-        Declaration("data"),
-    )
-    test_folds: int | None = _setting(
-        None,
-        "k of k-fold cross-validation: all examples are divided into k parts, and seed s tests on part s modulo k. "
-        "Every k seeds test each example once; the next k divide again, with data_seed plus 1, 2, ... Takes the "
-        "place of test_fraction; not for data sets with clients of their own.",
-        Declaration("data", excludes="test_fraction"),
-    )
-    shuffle_labels: bool = _setting(
-        False,
-        "Shuffle the labels among the training, test and validation examples: a control, in which nothing can be "
-        "learnt and no algorithm is better than another.",
-        Declaration("data"),
-    )
-    random_crop: int = _setting(
-        0,
-        "Pixels of zeros around a training image before a random crop; 4 for CIFAR.",
-        Declaration("training"),
-    )
-    random_flip: bool = _setting(
-        False, "Mirror training images left to right, at random.", Declaration("training")
-    )
     model: str = _setting(
         "default",
         "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
         "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), ...; run.py help model lists them. Default: "
         "mlp; character_lstm for python_source.",
         Declaration("model"),
-    )
-    server_examples: int = _setting(
-        0,
-        "Training examples that the server keeps for itself and no client holds (zeno_plus_plus).",
-        Declaration("data"),
-    )
-    server_classes: str = _setting(
-        "",
-        "Labels of the server's examples, like 0-3 or 1,5. Default: all of them.",
-        Declaration("data"),
     )
     availability: str = _setting(
         "always",
@@ -328,16 +263,12 @@ class Settings:
     def from_file(cls, path: str, **explicit: Any) -> "Settings":
         """The settings in a run's ``config.json``, with ``explicit`` ones instead where given.
 
-        Of two settings that exclude each other, an explicit one takes the other's place.
-
         Raises SettingError if the file is not there, is not such a file, or holds an unknown setting.
         """
         values = {name: value for name, value in config_content(path).items() if name not in NOT_SETTINGS}
-        left_out = excluded_by(name for name, value in explicit.items() if value is not None)
         if explicit.get("algorithm", values.get("algorithm")) != values.get("algorithm"):
             # What the earlier algorithm filled in is not what the user asked of this one.
             values |= _without_presets(values)
-        values = {name: value for name, value in values.items() if name not in left_out}
         return cls.from_mapping(values, explicit)
 
     @classmethod
@@ -363,15 +294,14 @@ class Settings:
     def changed(self, *changes: Mapping[str, Any]) -> "Settings":
         """These settings with ``changes``, the later ones in the place of the earlier.
 
-        Of two settings that exclude each other, one that is given takes the place of the other.
-
         Raises SettingError for an unknown name or a value of a wrong type.
         """
-        layers = [dataclasses.asdict(self)]
-        for change in changes:
-            there = {name: value for name, value in change.items() if value is not None}
-            layers.append({**dict.fromkeys(excluded_by(there) - set(there)), **change})
-        return self.from_mapping(*layers)
+        return self.from_mapping(dataclasses.asdict(self), *changes)
+
+    @property
+    def float_type(self) -> str:
+        """The type of parameters, updates and the server's arithmetic: float32 or float64."""
+        return calls.grammar("precision").read(self.precision).name
 
     @property
     def dataset_name(self) -> str:
@@ -439,10 +369,8 @@ MOST_USED = (
     *("learning_rate", "server_learning_rate", "local_steps", "batch_size", "seed"),
     *("dataset", "partition", "model", "delay"),
 )
-# Pairs of which at most one is given.
-EXCLUSIVE = tuple((name, declared.excludes) for name, declared in DECLARED.items() if declared.excludes)
 # Settings that say where data lie: data in another place do not make another run.
-PLACES = ("data_dir", "cache_dir")
+PLACES = ("data_dir",)
 # All settings on which no result of a run depends.
 DECIDE_NOTHING = (*PLACES, "different_worlds")
 # What makes the world of a run.
@@ -459,7 +387,7 @@ VARYING = tuple(
 # What decides, with the run's seed, which examples there are and who holds them.
 OF_FEDERATION = (
     *(name for name, declared in DECLARED.items() if declared.group in ("data", "partition")),
-    "precision",
+    "float_type",
 )
 
 
@@ -506,14 +434,14 @@ def default_of(name: str) -> Any:
     return calls.grammar(setting).default(argument) if usual is None else usual
 
 
-def nearest(name: str) -> str:
-    """What may have been meant by a name that no setting has: as a question, or where to look."""
+def nearest(name: str, otherwise: str = "See --helpfull for all settings.") -> str:
+    """What may have been meant by a name that no setting has: as a question, else ``otherwise``."""
     _, dot, rest = name.partition(".")
     if dot:
-        return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], "See --help for all settings.")
-    return calls.former_argument(name) or did_you_mean(
-        name, [*TYPES, *calls.SHORT_NAMES], "See --help for all settings."
-    )
+        return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], otherwise)
+    paths = calls.arguments() | {each: each for each in (*TYPES, *calls.SHORT_NAMES)}
+    near = difflib.get_close_matches(name, list(paths), n=1, cutoff=0.5)
+    return calls.former_argument(name) or (f"Did you mean {paths[near[0]]!r}?" if near else otherwise)
 
 
 def is_setting(name: str) -> bool:
@@ -528,13 +456,7 @@ def source_settings(dataset: str) -> tuple[str, ...]:
     source = data.SOURCES.get(dataset)
     has_clients = source is None or "num_clients" in inspect.signature(source).parameters
     own = (name for name, declared in DECLARED.items() if declared.group == "data")
-    return (*own, "precision", *["num_clients"] * has_clients)
-
-
-def excluded_by(names: Iterable[str]) -> set[str]:
-    """The settings that must not be given beside those that are."""
-    partners = {name: partner for pair in EXCLUSIVE for name, partner in (pair, pair[::-1])}
-    return {partners[name] for name in names if name in partners}
+    return (*own, "float_type", *["num_clients"] * has_clients)
 
 
 def config_content(path: str) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _write(folder: pathlib.Path, decode: Callable[[Writer], Mapping[str, Any]]) 
     except OSError as error:
         raise SettingError(
             f"cache_dir is {str(folder.parent)!r}, but cannot be written ({error.strerror}). Decoded data sets are "
-            "kept there: give another folder with --cache_dir.",
+            "kept there: name another folder by cache_dir, or by the variable JAFL_CACHE_DIR.",
             setting="cache_dir",
         ) from error
     writer = Writer(unfinished)

@@ -52,7 +52,7 @@ def zeno_plus_plus(
             "server_gradient",
             server_gradient,
             "a function from parameters to the gradient on the server's own examples",
-            "Make it with jafl.server_gradient(model, x, y), or give run.py --server_examples.",
+            "Make it with jafl.server_gradient(model, x, y), or give run.py --split.server_examples.",
         )
         _check_gradient(server_gradient, params)
         return accumulate.zeros(params), jnp.int32(0)

@@ -281,7 +281,7 @@ ALONE = {
     "benchmark no client": Row({}, "benchmark clients --num_clients=0", "num_clients is 0 ... at least 1"),
     "benchmark short": Row({}, "benchmark clients --client_trips=5", "client_trips is 5 ... at least 20, for two server steps"),
     "benchmark devices": Row({}, "benchmark clients --devices=0", "devices is 0 ... at least 1"),
-    "benchmark precision": Row({}, "benchmark clients --compute_dtype=int4", "compute_dtype is 'int4' ... bfloat16"),
+    "benchmark precision": Row({}, "benchmark clients --precision.compute_dtype=int4", "compute_dtype is 'int4' ... bfloat16"),
     "benchmark resume": Row({}, "benchmark clients --resume", "output_dir is None ... to go on with"),
     "benchmark resume nothing": Row({"o/x": ""}, "benchmark clients --resume --output_dir=o", "output_dir is 'o/benchmark.json' ... cannot be read"),
     "benchmark resume damage": Row({"o/benchmark.json": "{"}, "benchmark clients --resume --output_dir=o", "is not JSON ... damaged"),

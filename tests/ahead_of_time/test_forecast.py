@@ -215,7 +215,7 @@ def test_the_command_line_refuses_what_does_not_go_together(tmp_path, arguments,
 @pytest.mark.full
 def test_what_this_machine_lacks_may_be_there_on_others():
     settings = Settings.from_mapping(
-        {"algorithm": "fedbuff", "client_trips": 500, "matmul_precision": "bfloat16"}
+        {"algorithm": "fedbuff", "client_trips": 500, "precision.matmul_precision": "bfloat16"}
     )
     with pytest.raises(jafl.SettingError, match="matmul_precision is 'bfloat16', but must be float32"):
         make_experiments(settings)

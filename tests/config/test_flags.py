@@ -133,18 +133,22 @@ def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
 
 
 def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
-    content = {**SWEEP, "sweep": {"learning_rate": [0.1]}, "server_classes": "1", "protocol.deadline": 2.0}
+    content = {
+        **SWEEP,
+        "sweep": {"learning_rate": [0.1]},
+        "split.server_classes": [1],
+        "protocol.deadline": 2.0,
+    }
     (tmp_path / "c.json").write_text(json.dumps(content))
     said = command(["--config=c.json", "--concurrency=500"], tmp_path)
     for warning in (
-        "Warning: server_classes is '1' in c.json, but no run reads it: only where server_examples is given; ",
+        "Warning: split.server_classes is [1] in c.json, but no run reads it: only where split.server_examples is ",
         "Warning: protocol.deadline is 2.0 in c.json, but no run reads it: only where protocol is synchronous; ",
     ):
         assert warning in said.text
     assert "concurrency is 500" in said.text
-    for typed in ("--server_classes=2", "--protocol.deadline=3", "--protocol=default(deadline=3)"):
+    for typed in ("--split.server_classes=[2]", "--protocol.deadline=3", "--protocol=default(deadline=3)"):
         name, _, value = typed.lstrip("-").replace("=default(", ".").rstrip(")").partition("=")
-        value = repr(value) if name == "server_classes" else value  # a text
         assert_refused(
             command(["--config=c.json", typed], tmp_path), f"{name} is {value} ... must be left out"
         )

@@ -16,7 +16,7 @@ from jafl.config.calls import CALLS, grammar
 from jafl.config.declaration import WITH_NEXT_TOKENS
 from jafl.config.experiment import _evaluation_steps, make_experiments
 from jafl.config.resolution import refuse_unread, resolve_run, without_unread
-from jafl.config.settings import DECLARED, DEFAULTS, TYPES, Settings
+from jafl.config.settings import DECLARED, TYPES, Settings, default_of
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 60, "num_clients": 15, "concurrency": 10}
@@ -33,16 +33,18 @@ UNREAD = {
         {"protocol": "drawn_staleness", "concurrency": None, "dropout": "fraction(0.5, time=5)"},
         [OF_EVENTS],
     ),
-    "server_classes": (
-        {"server_classes": "1"},
-        ["server_examples is given; here server_examples is left out"],
+    "split.server_classes": (
+        {"split.server_classes": [1]},
+        ["split.server_examples is given; here split.server_examples is left out"],
     ),
     "data_dir": ({"data_dir": "x"}, ["here dataset is digits"]),
-    "cache_dir": ({"cache_dir": "x"}, ["celeb_a", "here dataset is digits"]),
-    "test_fraction": ({"dataset": "femnist/leaf", "test_fraction": 0.1}, ["here dataset is femnist/leaf"]),
-    "data_seed": (
-        {"dataset": "femnist/leaf", "data_seed": 3},
-        ["test_folds is given", "none of these is given"],
+    "split.test_fraction": (
+        {"dataset": "femnist/leaf", "split.test_fraction": 0.1},
+        ["here dataset is femnist/leaf"],
+    ),
+    "split.seed": (
+        {"dataset": "femnist/leaf", "split.seed": 3},
+        ["split.folds is given", "none of these is given"],
     ),
     "protocol.cohort_size": (
         {"protocol.cohort_size": 3},
@@ -193,7 +195,7 @@ def test_poisson_cohorts_are_divided_by_their_expected_size(algorithm):
 @pytest.mark.parametrize(
     ("changes", "sweep", "name", "message"),
     [
-        ({"server_classes": "1"}, "learning_rate=0.1,0.2", "server_classes", "no run reads it"),
+        ({"split.server_classes": [1]}, "learning_rate=0.1,0.2", "split.server_classes", "no run reads it"),
         ({"algorithm": "fedavg"}, "buffer_size=3,4", "buffer_size", "no run reads it"),
         (
             {"algorithm": "ace", "concurrency": None},
@@ -219,10 +221,10 @@ def test_a_sweep_over_an_argument_that_the_call_does_not_have_is_refused(values,
 
 def test_a_setting_that_one_condition_reads_may_be_given_to_a_sweep():
     def arms(count):
-        return {"fedbuff": Settings(**SMALL, server_examples=count, server_classes="1")}
+        return {"fedbuff": Settings(**SMALL, **{"split.server_examples": count, "split.server_classes": [1]})}
 
     refuse_unread([arms(0), arms(20)])
-    with pytest.raises(SettingError, match="server_classes"):
+    with pytest.raises(SettingError, match="split.server_classes"):
         refuse_unread([arms(0)])
 
 
@@ -230,31 +232,33 @@ def test_a_setting_that_one_condition_reads_may_be_given_to_a_sweep():
 
 
 def test_what_stands_in_a_file_and_is_not_read_is_left_out_and_named():
-    given = {**SMALL, "server_classes": "1", "protocol.deadline": 3.0}
+    given = {**SMALL, "split.server_classes": [1], "protocol.deadline": 3.0}
     settings = Settings.from_mapping(given)
     kept, left_out = without_unread(settings, typed=("learning_rate",))
-    assert [each.setting for each in left_out] == ["server_classes", "protocol.deadline"]
-    assert kept.server_classes == "" and "deadline" not in kept.protocol
-    for name, value in (("server_classes", "'1'"), ("protocol.deadline", "3.0")):
-        with pytest.raises(SettingError, match=f"{name} is {value}, but must be left out"):
+    assert [each.setting for each in left_out] == ["split.server_classes", "protocol.deadline"]
+    assert kept.value("split.server_classes") is None and "deadline" not in kept.protocol
+    for name, value in (("split.server_classes", "[1]"), ("protocol.deadline", "3.0")):
+        with pytest.raises(SettingError, match=re.escape(f"{name} is {value}, but must be left out")):
             without_unread(settings, typed=(name,))
     with pytest.raises(
-        SettingError, match="server_classes is '', but must be left out"
+        SettingError, match="split.server_classes is None, but must be left out"
     ):  # typed as its default is
-        without_unread(Settings(**SMALL), typed=("server_classes",))
+        without_unread(Settings(**SMALL), typed=("split.server_classes",))
 
 
 @pytest.mark.full
 def test_a_process_warns_of_files_and_refuses_what_was_typed(tmp_path):
     flags = [f"--{name}={value}" for name, value in SMALL.items()]
-    lines = [*flags, "--server_classes=1", "--protocol.deadline=3", "--scale=paper"]
+    lines = [*flags, "--split.server_classes=[1]", "--protocol.deadline=3", "--scale=paper"]
     (tmp_path / "flags.txt").write_text("\n".join(lines))
     result = run_py("plan", "--flagfile=flags.txt", "--output_dir=dry", folder=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "Warning: server_classes is '1' in the flag file, but no run reads it" in result.stderr
+    assert "Warning: split.server_classes is [1] in the flag file, but no run reads it" in result.stderr
     assert "Warning: protocol.deadline is 3.0 in the flag file, but no run reads it" in result.stderr
-    assert "Warning: scale is 'paper' in the flag file, but is not read" in result.stderr
-    assert json.loads((tmp_path / "dry" / "config.json").read_text())["server_classes"] == ""
+    assert "Warning: --scale=paper stands in the flag file, but" in result.stderr
+    assert json.loads((tmp_path / "dry" / "config.json").read_text())["split"].endswith(
+        "server_classes=None)"
+    )
     result = run_py("plan", "--flagfile=flags.txt", "--protocol.deadline=3", folder=tmp_path)
     assert result.returncode == 2
     assert "Error: protocol.deadline is 3.0, but must be left out: no run reads it" in result.stderr
@@ -265,15 +269,15 @@ def test_a_process_warns_of_files_and_refuses_what_was_typed(tmp_path):
 # Two other values of each setting that is no call; those of ``NOT_BUILT`` make no ingredient of a run.
 OTHER = {
     "seed": ("3", "4"), "num_clients": (14, 16),
-    "richest_last": ("0-2", "3"), "client_test_fraction": (0.3, 0.1), "validation_fraction": (0.1, 0.2),
-    "test_fraction": (0.1, 0.3), "data_seed": (5, 6), "resample_data": (True, False),
-    "evaluation_examples": (30, 20), "test_folds": (5, 4), "shuffle_labels": (True, False),
-    "random_crop": (1, 2), "random_flip": (True, False),
-    "server_examples": (40, 50), "server_classes": ("0-3", "1"), "evaluate_every": (25, 35),
+    "richest_last": ("0-2", "3"), "split.client_test_fraction": (0.3, 0.1), "split.validation_fraction": (0.1, 0.2),
+    "split.test_fraction": (0.1, 0.3), "split.seed": (5, 6), "split.resample": (True, False),
+    "split.evaluation_examples": (30, 20), "split.folds": (5, 4), "split.shuffle_labels": (True, False),
+    "augmentation.random_crop": (1, 2), "augmentation.random_flip": (True, False),
+    "split.server_examples": (40, 50), "split.server_classes": ([0, 1, 2], [1]), "evaluate_every": (25, 35),
 }  # fmt: skip
 # Read by the evaluation, the report, the choice of a plan, or of the whole program.
 NOT_BUILT = {
-    "precision", "matmul_precision", "compute_dtype", "devices", "plan_form", "data_dir", "cache_dir",
+    "devices", "plan_form", "data_dir",
     "target_accuracy", "decompose_steps", "train_accuracy", "different_worlds", "stop_when", "keep",
     "evaluate_clients",
 }  # fmt: skip
@@ -288,18 +292,18 @@ BASES = {
     "diurnal": {"availability": "diurnal(2)"},
     **{f"partition {name}": {"partition": name} for name in ("iid", "labels_per_client")},
     "partition label_groups": {"partition": LABEL_GROUPS},
-    "held out": {"client_test_fraction": 0.2},
-    "folds": {"test_folds": 6},
+    "held out": {"split.client_test_fraction": 0.2},
+    "folds": {"split.folds": 6},
     "synthetic": {"dataset": "synthetic"},
     "mnist_1d": {"dataset": "mnist_1d(examples=250)"},
     "synthetic iid": {"dataset": "synthetic", "partition": "iid"},
-    "server": {"server_examples": 60},
+    "server": {"split.server_examples": 60},
     **{f"model {name}": {"model": name} for name in ("mlp", "cnn")},
 }
 
 
 # What happens to change nothing: folds of clients that come with their data are refused.
-ALWAYS_THE_SAME = {"synthetic": {"test_folds"}, "synthetic iid": {"test_folds"}}
+ALWAYS_THE_SAME = {"synthetic": {"split.folds"}, "synthetic iid": {"split.folds"}}
 ALWAYS_THE_SAME["delay groups"] = {"num_clients"}  # refused: the groups say how many there are
 
 
@@ -349,8 +353,13 @@ def ingredients(settings):
     return repr((*parts, run.seed))
 
 
+def _arguments(setting):
+    return grammar(setting).arguments()[setting]
+
+
 def test_there_is_another_value_of_every_setting():
-    assert set(OTHER) | NOT_BUILT == set(TYPES) - set(CALLS)
+    split = {f"{setting}.{name}" for setting in ("split", "augmentation") for name in _arguments(setting)}
+    assert set(OTHER) | NOT_BUILT == (set(TYPES) - set(CALLS)) | split
     assert not set(OTHER) & NOT_BUILT
 
 
@@ -366,11 +375,11 @@ def test_a_setting_changes_a_run_that_reads_it_and_is_refused_elsewhere(row, req
     for name, values in OTHER.items():
         if name in ALWAYS_THE_SAME.get(row, ()):
             continue
-        value = next(each for each in values if each != getattr(run, name))
+        value = next(each for each in values if each != run.value(name))
         changed = base.changed({name: value})
         if readers.is_read(name, run):
             wrong += _changes_nothing(name, changed, before)
-        elif value != DEFAULTS[name] and not readers.is_read(name, resolved(changed)):
+        elif value != default_of(name) and not readers.is_read(name, resolved(changed)):
             with pytest.raises(SettingError, match="no run reads it"):
                 refuse_unread([{base.algorithm: changed}])
     assert not wrong
@@ -380,7 +389,7 @@ def _changes_nothing(name, changed, before):
     """[a sentence] if the run with another value of a setting is the one before, and is not refused for it."""
     try:
         return (
-            [f"{name} is {getattr(changed, name)!r} and changes nothing"]
+            [f"{name} is {changed.value(name)!r} and changes nothing"]
             if ingredients(changed) == before
             else []
         )
@@ -388,7 +397,7 @@ def _changes_nothing(name, changed, before):
         return (
             []
             if name in str(refused) or "starves" in str(refused)
-            else [f"{name} is {getattr(changed, name)!r}: {refused}"]
+            else [f"{name} is {changed.value(name)!r}: {refused}"]
         )
 
 
@@ -592,7 +601,10 @@ NOT_TRIED = {
 CHANGE_NOTHING = {"synthetic": {"alpha"}}
 
 
-@pytest.mark.parametrize("setting", CALLS)
+# Those of the others are in ``OTHER``, or make no ingredient.
+@pytest.mark.parametrize(
+    "setting", [each for each in CALLS if each not in ("split", "augmentation", "precision")]
+)
 def test_there_is_another_value_of_every_argument_of_a_call(setting):
     for name, arguments in grammar(setting).arguments().items():
         if name in NOT_TRIED.get(setting, ()):
@@ -618,9 +630,9 @@ def test_every_argument_of_a_call_changes_the_run(row, tmp_path, monkeypatch):
         rows = "".join(f"{client},{begin + client / 30},{1 + client / 30}\n" for client in clients)
         (tmp_path / path).write_text(f"client,start,end\n{rows}")
     # The seed of clients that are given decides what they hold out.
-    others = {"dataset": "synthetic", "client_test_fraction": 0.3} if call == "natural" else {}
+    others = {"dataset": "synthetic", "split.client_test_fraction": 0.3} if call == "natural" else {}
     if call == "zeno_plus_plus":
-        others["server_examples"] = 40
+        others["split.server_examples"] = 40
     left_out = {"protocol": ("concurrency", "client_trips"), "algorithm": ("concurrency",)}.get(setting, ())
     small = {name: value for name, value in SMALL.items() if name not in left_out}
     base = Settings.from_mapping({**small, "dataset": "digits", **others, setting: call})

@@ -16,7 +16,6 @@ from jafl.config.experiment import make_experiments
 from jafl.config.grammar import _kinds
 from jafl.config.settings import (
     DECLARED,
-    EXCLUSIVE,
     FORMAT,
     HELP,
     MOST_USED,
@@ -60,7 +59,8 @@ def test_the_settings_used_most_are_settings():
 
 def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule():
     for name in VARYING:
-        setting, dot, argument = calls.argument_path(name).partition(".")
+        setting, dot, path = calls.argument_path(name).partition(".")
+        argument = path.rpartition(".")[2]
         assert DECLARED[setting].group in ("training", "server", "privacy", "output", "run")
         if not dot:
             assert float in TYPES[name]
@@ -85,9 +85,7 @@ def test_presets_fill_in_what_is_declared_for_them():
 
 
 OF_ANY_SOURCE = {
-    *("dataset", "precision", "data_dir", "cache_dir", "test_fraction", "data_seed", "resample_data"),
-    *("validation_fraction", "evaluation_examples", "test_folds", "shuffle_labels"),
-    *("server_examples", "server_classes"),
+    *("dataset", "split", "float_type", "data_dir"),
 }
 
 
@@ -95,7 +93,7 @@ def test_what_a_data_set_and_a_federation_depend_on():
     assert set(source_settings("digits")) == set(source_settings("celeb_a")) == OF_ANY_SOURCE
     assert set(source_settings("synthetic")) == OF_ANY_SOURCE | {"num_clients"}
     assert set(source_settings("python_source")) == OF_ANY_SOURCE | {"num_clients"}
-    of_partition = {"num_clients", "partition", "richest_last", "client_test_fraction"}
+    of_partition = {"num_clients", "partition", "richest_last"}
     assert set(OF_FEDERATION) == OF_ANY_SOURCE | of_partition
 
 
@@ -105,7 +103,7 @@ def test_the_trips_of_a_server_step_are_an_argument_of_each_protocol():
         assert argument in inspect.signature(PROTOCOLS[protocol]).parameters
 
 
-def test_what_presets_fill_in_what_varies_and_what_excludes_what():
+def test_what_presets_fill_in_and_what_varies():
     arguments = {
         calls.short_name(f"{setting}.{argument}")
         for setting in calls.CALLS
@@ -143,7 +141,6 @@ def test_what_presets_fill_in_what_varies_and_what_excludes_what():
         "secure_aggregation.clip_norm",
         "target_accuracy",
     }
-    assert EXCLUSIVE == (("test_folds", "test_fraction"),)
 
 
 # The setting that a refusal names

@@ -114,7 +114,7 @@ def test_refuses_a_damaged_folder_and_names_it(tmp_path, harm):
 
 def test_refuses_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "kept").write_text("a file")
-    with refuses("cache_dir is", str(tmp_path / "kept"), "cannot be written", "--cache_dir"):
+    with refuses("cache_dir is", str(tmp_path / "kept"), "cannot be written", "JAFL_CACHE_DIR"):
         read(tmp_path)
 
 

@@ -14,7 +14,11 @@ SPLITS = ("x", "test_x", "validation_x")
 def split_of(dataset, data_seed):
     small = {"num_clients": 20} if dataset in ("synthetic", "python_source") else {}
     return make_source(
-        Settings(dataset=dataset, data_seed=data_seed, validation_fraction=0.1, test_fraction=0.2, **small)
+        Settings(
+            dataset=dataset,
+            split=f"split(seed={data_seed}, validation_fraction=0.1, test_fraction=0.2)",
+            **small,
+        )
     )
 
 

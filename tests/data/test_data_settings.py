@@ -67,7 +67,7 @@ def test_three_steps_on_the_clients_that_a_data_set_comes_with(name, prepared_di
     experiment, _ = run(dataset=name, data_dir=str(prepared_dir))
     assert experiment.settings.partition == "natural"
     assert experiment.settings.num_clients == experiment.federation.num_clients != 100
-    assert experiment.settings.data_seed == (1549775860 if name == "sentiment140" else 0)
+    assert experiment.settings.value("split.seed") == (1549775860 if name == "sentiment140" else 0)
 
 
 @pytest.mark.full
@@ -94,7 +94,7 @@ def test_another_partition_of_a_data_set_with_clients(prepared_dir):
 def test_crops_and_flips_change_training_but_not_evaluation(prepared_dir):
     here = {"dataset": "cifar10", "data_dir": str(prepared_dir), "num_clients": 5, "partition": "iid"}
     plain, first = run(**here)
-    augmented, second = run(**here, random_crop=4, random_flip=True)
+    augmented, second = run(**here, augmentation="augmentation(random_crop=4, random_flip=True)")
     assert first.evaluations[0]["test_loss"] == second.evaluations[0]["test_loss"]
     assert first.evaluations[-1]["test_loss"] != second.evaluations[-1]["test_loss"]
     again = augmented.simulate()
@@ -112,7 +112,9 @@ def test_float64_normalizes_in_float64(prepared_dir):
 
 
 def test_clients_are_measured_on_what_they_hold_out():
-    (experiment,) = make_experiments(Settings(**SMALL, num_clients=20, client_test_fraction=0.2))
+    (experiment,) = make_experiments(
+        Settings(**SMALL, num_clients=20, split="split(client_test_fraction=0.2)")
+    )
     federation, model = experiment.federation, experiment.model
     rng = np.random.default_rng(0)
     params = {"dense": {"kernel": rng.normal(size=(64, 10)), "bias": rng.normal(size=10)}}
@@ -131,7 +133,7 @@ def test_clients_are_measured_on_what_they_hold_out():
 
 def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_seeds():
     def over_seeds(**partition):
-        several = {**SMALL, "seed": "1,2", "client_test_fraction": 0.1, **partition}
+        several = {**SMALL, "seed": "1,2", "split.client_test_fraction": 0.1, **partition}
         found = [one.federation for one in make_experiments(Settings.from_mapping(several))]
         return zip(*((one.partition.indices, one.held_out.indices) for one in found), strict=True)
 
@@ -164,11 +166,14 @@ def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_see
             ("dataset.split_by is 'client'", "Did you mean 'clients'?"),
         ),
         ({"dataset": "femnist/leaf"}, ("data_dir is None",)),
-        ({"dataset": "synthetic", "random_flip": True}, ("random_flip is True", "no images")),
-        ({"random_crop": -1}, ("random_crop is -1", "at least 0")),
-        ({"client_test_fraction": 1.5}, ("client_test_fraction is 1.5", "below 1")),
+        (
+            {"dataset": "synthetic", "augmentation.random_flip": True},
+            ("augmentation.random_flip is True", "no images"),
+        ),
+        ({"augmentation.random_crop": -1}, ("augmentation.random_crop is -1", "at least 0")),
+        ({"split.client_test_fraction": 1.5}, ("client_test_fraction is 1.5", "below 1")),
         ({"partition": "natural"}, ("partition is 'natural'", "no clients of its own")),
-        ({"test_fraction": 1.0}, ("test_fraction is 1.0", "below 1")),
+        ({"split.test_fraction": 1.0}, ("test_fraction is 1.0", "below 1")),
         ({"partition.seed": -1}, ("partition.seed is -1", "at least 0, at most 4294967295")),
         ({"partition": "iid(seed=4294967296)"}, ("partition.seed is 4294967296", "at most 4294967295")),
     ],
@@ -232,7 +237,7 @@ def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
         data_dir=str(prepared_dir),
         num_clients=5,
         partition="iid",
-        client_test_fraction=0.2,
+        split="split(client_test_fraction=0.2)",
     )
     runner.run(settings, tmp_path / "one", show=lambda _: None)
     (again,) = make_experiments(Settings.from_file(str(tmp_path / "one" / "config.json")))

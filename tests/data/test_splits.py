@@ -264,10 +264,10 @@ def test_shuffled_labels_keep_the_classes_and_nothing_else():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"resample_data": True},
-        {"test_folds": 5},
-        {"resample_data": True, "dataset": "synthetic"},
-        {"resample_data": True, "dataset": "mnist_1d(examples=100)"},
+        {"split.resample": True},
+        {"split.folds": 5},
+        {"split.resample": True, "dataset": "synthetic"},
+        {"split.resample": True, "dataset": "mnist_1d(examples=100)"},
     ],
 )
 def test_each_seed_has_a_split_of_its_own(settings):
@@ -277,8 +277,8 @@ def test_each_seed_has_a_split_of_its_own(settings):
 
     assert len({tested(seed) for seed in range(6)}) == 6
     assert tested(3) == tested("3,4"), "of several seeds the first"
-    assert tested(3) != tested(3, data_seed=9)
-    assert tested(3) == tested(3, data_seed=0)
+    assert tested(3) != tested(3, **{"split.seed": 9})
+    assert tested(3) == tested(3, **{"split.seed": 0})
 
 
 def test_without_resampling_all_seeds_share_a_split():
@@ -287,8 +287,8 @@ def test_without_resampling_all_seeds_share_a_split():
 
 
 def test_resampling_twice_is_refused():
-    with pytest.raises(SettingError, match="resample_data is True, but must be left out where test_folds"):
-        make_source(Settings(resample_data=True, test_folds=5))
+    with pytest.raises(SettingError, match="resample is True, but must be left out where folds"):
+        make_source(Settings(split="split(resample=True, folds=5)"))
 
 
 def test_fewer_examples_for_evaluation_are_the_same_each_time_and_of_every_class():
@@ -319,11 +319,13 @@ def test_fewer_examples_of_a_test_set_that_jafl_did_not_split_are_found_again():
 )
 def test_more_examples_for_evaluation_than_there_are_are_refused(number, message):
     with pytest.raises(SettingError, match=message):
-        make_source(Settings(evaluation_examples=number))
+        make_source(Settings(**{"split.evaluation_examples": number}))
 
 
 def test_resampling_draws_other_examples_for_evaluation():
     def tested(seed):
-        return make_source(Settings(seed=seed, evaluation_examples=50, resample_data=True)).test_indices
+        return make_source(
+            Settings(seed=seed, split="split(evaluation_examples=50, resample=True)")
+        ).test_indices
 
     assert not np.array_equal(tested("0"), tested("1"))

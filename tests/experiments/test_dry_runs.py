@@ -335,6 +335,6 @@ def _passes(run, loaded):
     )
     servers = 0
     if run.algorithm_name == "zeno_plus_plus":
-        servers = run.server_examples * trips / run.value("algorithm.refresh_every")
+        servers = run.value("split.server_examples") * trips / run.value("algorithm.refresh_every")
     evaluations = 1 + (trips // run.evaluate_every if run.evaluate_every else 100)
     return GRADIENT * (trips * batches * run.batch_size + servers), FORWARD * evaluations * examples

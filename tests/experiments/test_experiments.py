@@ -57,7 +57,7 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
             assert {claim.better, claim.worse} <= set(size.arms), claim.sentence
     if size.search:
         search.check_equal(size.search, list(size.arms))
-        assert size.search.settings.get("validation_fraction"), "trials are judged on the test set"
+        assert size.search.settings.get("split.validation_fraction"), "trials are judged on the test set"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -232,7 +232,7 @@ def test_the_search_is_run_scored_on_validation_examples_and_used(tmp_path):
     assert {label: own["runs"] for label, own in content["budget"].items()} == {BUFFERED: 6, PLAIN: 6}
     assert content["trials_of_each_arm"] == 3
     trials = find_runs(tmp_path / "out" / "search")
-    assert {run.config["validation_fraction"] for run in trials} == {0.16}
+    assert {run.value("split.validation_fraction") for run in trials} == {0.16}
     for row in content["trials"]:
         (run,) = [
             run

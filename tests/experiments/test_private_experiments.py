@@ -51,7 +51,12 @@ def test_what_the_paper_does_not_ask_is_counted_apart():
 
 
 def test_at_paper_size_as_many_clients_train_as_the_noise_is_for():
-    settings = Settings(dataset="sentiment140", validation_fraction=fig4.PAPER_WORLD["validation_fraction"])
+    settings = Settings(
+        **{
+            "dataset": "sentiment140",
+            "split.validation_fraction": fig4.PAPER_WORLD["split.validation_fraction"],
+        }
+    )
     source = make_source(settings, assumed_source)
     assert source.natural_partition.num_clients == fig4.PAPER_CLIENTS
     scale = fig4.EXPERIMENT.scales["paper"]

@@ -31,7 +31,7 @@ from jafl.config.settings import FORMAT
 from jafl.runs.directory.reader import read_json
 from jafl.sweeps import seed_means
 
-SMALL = {**test_machinery.SMALL, "test_folds": 5}
+SMALL = {**test_machinery.SMALL, "split.folds": 5}
 ANALYSIS = Analysis(
     primary="a above b",
     under={"partition.alpha": 0.1},
@@ -99,8 +99,8 @@ REFUSED = {
     "too few seeds": (with_analysis(difference=0.02), "analysis.seeds is 5, but must be at least"),
     "no seeds are enough": (with_analysis(difference=0.01), "no number of seeds reaches it"),
     "one split": (
-        with_scale(settings={k: v for k, v in SMALL.items() if k != "test_folds"}),
-        "with resample_data or test_folds",
+        with_scale(settings={k: v for k, v in SMALL.items() if k != "split.folds"}),
+        "with split.resample or split.folds",
     ),
     "the search's folds": (
         with_scale(seeds=(0, 1, 2, 3, 12), search=dataclasses.replace(SIZE.search, seeds=(10, 11))),
@@ -171,8 +171,8 @@ REFUSED = {
         r"the search's spaces is \['z'\], but must be of the arms a, b",
     ),
     "an arm with one split": (
-        with_scale(arms={**SIZE.arms, "a": {**SIZE.arms["a"], "test_folds": None}}),
-        "test_folds of an arm, an override or the search is None, but must be 5",
+        with_scale(arms={**SIZE.arms, "a": {**SIZE.arms["a"], "split.folds": None}}),
+        "split.folds of an arm, an override or the search is None, but must be 5",
     ),
     "a search on the test set": (
         with_scale(search=dataclasses.replace(SIZE.search, score=harness.final_accuracy)),
@@ -230,7 +230,7 @@ def worth(experiment=EXPERIMENT, seeds=range(5), typed=None, tuned_here=False, e
 
 def test_results_that_keep_to_the_file_are_under_the_protocol():
     assert worth() == protocol.Standing("under the protocol")
-    assert worth(typed={"seed": "0,1,2,3,4", "cache_dir": "elsewhere"}).kind == "under the protocol"
+    assert worth(typed={"seed": "0,1,2,3,4", "data_dir": "elsewhere"}).kind == "under the protocol"
     assert worth(with_scale(analysis=None)).kind == "before the protocol"
 
 
@@ -542,7 +542,7 @@ def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch)
     (group, _) = runs.groups
     assert len(group.runs) == 15
     assert all(38 < run.summary["client_trips"] <= 40 for run in group.runs)
-    assert all(run.config["shuffle_labels"] for run in group.runs)
+    assert all("shuffle_labels=True" in run.config["split"] for run in group.runs)
     accuracies = [harness.final_accuracy(run) for run in group.runs]
     assert sum(accuracies) / 15 == pytest.approx(0.1, abs=0.03)
 
@@ -695,7 +695,7 @@ def test_results_of_another_experiment_and_results_under_the_protocol_are_not_re
     there |= {"experiment": "nothing", "standing": protocol.UNDER}
     path.write_text(json.dumps(there))
     assert protocol.earlier_results(tmp_path, EXPERIMENT, "desk")["standing"] == protocol.UNDER
-    assert protocol.earlier_results(tmp_path, EXPERIMENT, "desk", typed={"cache_dir": "here"})
+    assert protocol.earlier_results(tmp_path, EXPERIMENT, "desk", typed={"data_dir": "here"})
     with pytest.raises(SettingError, match="holds results of nothing, desk size, replication 0"):
         protocol.earlier_results(tmp_path, EXPERIMENT, "desk", replication=1)
     with pytest.raises(SettingError, match="holds results under the protocol; seed=7 would replace them"):

@@ -17,7 +17,7 @@ from jafl.runs.directory.reader import read_json
 def test_a_replication_has_seeds_trials_and_divisions_of_its_own():
     first = EXPERIMENT.scales["desk"]
     moved = [replication.replicated(EXPERIMENT, "desk", number).scales["desk"] for number in (1, 2)]
-    folds = first.settings["test_folds"]
+    folds = first.settings["split.folds"]
     used = [{*scale.seeds, *scale.search.seeds} for scale in (first, *moved)]
     divisions = [{seed // folds for seed in seeds} for seeds in used]
     for sets in (used, divisions):

@@ -149,7 +149,7 @@ def test_an_initial_round_that_a_client_leaves_is_refused(name: str):
 def test_zeno_plus_plus_needs_a_server_gradient():
     for gradient in (None, np.zeros(3)):
         message = ("server_gradient is", "must be a function", r"jafl.server_gradient\(model, x, y\)")
-        assert_refused(rules.zeno_plus_plus(gradient), make_schedule(), *message, "--server_examples")
+        assert_refused(rules.zeno_plus_plus(gradient), make_schedule(), *message, "--split.server_examples")
 
 
 def test_gsgm_needs_gated_rounds():

@@ -107,7 +107,7 @@ def test_data_are_the_same_in_every_split_and_others_in_every_source():
     loaded = DataCache()
     digests = {
         (dataset, seed): loaded.source(
-            dataclasses.replace(SMALL, dataset=dataset, seed=seed, resample_data=True)
+            dataclasses.replace(SMALL, dataset=dataset, seed=seed, split="split(resample=True)")
         ).digest
         for dataset in ("digits", "mnist_5000", "synthetic")
         for seed in ("0", "1")

@@ -129,5 +129,5 @@ def test_the_best_parameters_are_left_beside_the_last_ones_and_resumed(tmp_path)
 
 
 def test_the_best_is_chosen_on_validation_examples_where_there_are_some():
-    (experiment,) = make_experiments(changed(keep="best,last", validation_fraction=0.1))
+    (experiment,) = make_experiments(changed(keep="best,last", split="split(validation_fraction=0.1)"))
     assert experiment.run.keep_best == "validation_accuracy"

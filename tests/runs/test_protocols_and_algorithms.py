@@ -1,6 +1,5 @@
 """Every protocol and every algorithm from settings alone: repeated from config.json, dry, and trained."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -232,7 +231,7 @@ def trained(request, tmp_path_factory):
         algorithm=request.param, num_clients=10, model="softmax", client_trips=100, evaluate_every=50
     )
     if request.param == "zeno_plus_plus":
-        settings = dataclasses.replace(settings, server_examples=100)
+        settings = settings.changed({"split.server_examples": 100})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jafl.runs.recording.recorder.draw_history", lambda *_: None)
         (outcome,) = run(settings, folder, show=lambda line: None)

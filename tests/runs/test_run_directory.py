@@ -63,7 +63,7 @@ def minibatches(tmp_path_factory):
         delay="exponential",
         model="mlp(hidden_sizes=[16])",
         learning_rate=0.2,
-        validation_fraction=0.1,
+        split="split(validation_fraction=0.1)",
         train_accuracy=True,
         evaluate_every=20,
         target_accuracy=0.6,
@@ -139,7 +139,7 @@ def test_all_files_are_there_and_nothing_else(any_run):
 
 # What these runs leave out.
 UNUSED = {
-    *("devices", "plan_form", "data_dir", "cache_dir", "test_fraction", "evaluation_examples", "test_folds"),
+    *("devices", "plan_form", "data_dir"),
     *("stop_when", "privacy", "secure_aggregation"),
 }
 
@@ -179,7 +179,7 @@ def test_config_repeats_the_run_to_the_last_bit(which, request, tmp_path):
     made = request.getfixturevalue(name)
     folder = made / child if child else made[0]
     settings = Settings.from_file(folder / "config.json")
-    with jax.enable_x64(settings.precision == "float64"):
+    with jax.enable_x64(settings.float_type == "float64"):
         quiet(settings, tmp_path / "again")
     for file in ("params.npz", "metrics.jsonl", "schedule.npz", "partition.npz"):
         assert (tmp_path / "again" / file).read_bytes() == (folder / file).read_bytes(), file

@@ -138,8 +138,8 @@ def test_arms_of_one_label_and_several_algorithms_are_told_apart(tmp_path):
 
 
 def test_equal_numbers_are_equal_settings_and_data_may_lie_elsewhere(tmp_path):
-    write_run(tmp_path / "a", seed="0", learning_rate=1.0, validation_fraction=0.0, data_dir="here")
-    write_run(tmp_path / "b", seed="1", client_optimizer="sgd(1)", validation_fraction=0, data_dir="there")
+    write_run(tmp_path / "a", seed="0", learning_rate=1.0, evaluate_clients=False, data_dir="here")
+    write_run(tmp_path / "b", seed="1", client_optimizer="sgd(1)", evaluate_clients=False, data_dir="there")
     report = Report(tmp_path)
     assert [row["seeds"] for row in report.means] == ["2"]
     assert "data_dir" not in report.same_in_all

@@ -520,7 +520,7 @@ def test_a_folder_in_words_for_readers():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("server_example=1", "Did you mean 'server_examples'?"),
+        ("server_example=1", "Did you mean 'split.server_examples'?"),
         ("target_accuracy=much", "target_accuracy in sweep is 'much', but must be a number."),
         ("failure_rate=0.1", "Did you mean 'protocol.failure_rate'?"),
         ("protocol.failure_rat=1", "Did you mean 'failure_rate'?"),
@@ -533,9 +533,9 @@ def test_a_folder_in_words_for_readers():
         ),
         ("partition.alpha=much", "partition.alpha is 'much', but must be a number."),
         ("buffer_size=2.5", "buffer_size is 2.5, but must be a whole number"),
-        ("random_crop=2.5", "random_crop in sweep is '2.5', but must be a whole number"),
+        ("augmentation.random_crop=2.5", "augmentation.random_crop is 2.5, but must be a whole number"),
         ("protocol.cancel_at_step=yes", "protocol.cancel_at_step is 'yes', but must be True or False."),
-        ("random_flip=yes", "random_flip in sweep is 'yes', but must be true or false."),
+        ("augmentation.random_flip=yes", "augmentation.random_flip is 'yes', but must be True or False."),
         ("algorithm=fedbuff,fedavg", "write --algorithm=fedbuff,fedavg"),
         ("delay.mean=1,1", "without repetitions"),
         ("delay.mean=1,1.0", "without repetitions"),

@@ -26,8 +26,8 @@ SMALL = {
 @pytest.mark.parametrize(
     "resampling",
     [
-        pytest.param({"test_folds": 5}, marks=pytest.mark.full),
-        {"resample_data": True, "validation_fraction": 0.1},
+        pytest.param({"split.folds": 5}, marks=pytest.mark.full),
+        {"split.resample": True, "split.validation_fraction": 0.1},
     ],
 )
 def test_runs_with_splits_of_their_own_train_in_one_program_as_alone(resampling):
@@ -46,7 +46,7 @@ def test_runs_with_splits_of_their_own_train_in_one_program_as_alone(resampling)
 
 
 def test_a_run_is_the_same_whoever_else_is_asked_for():
-    settings = Settings(**SMALL, test_folds=5, seed="3,4,9")
+    settings = Settings(**SMALL, split="split(folds=5)", seed="3,4,9")
     last = make_experiments(settings)[2]
     alone = make_experiment("fedbuff", last.settings, DataCache())
     assert np.array_equal(last.federation.test_x, alone.federation.test_x)
@@ -55,7 +55,7 @@ def test_a_run_is_the_same_whoever_else_is_asked_for():
 
 def test_data_of_several_seeds_stay_until_they_take_too_much(monkeypatch):
     def settings(seed, **changes):
-        return Settings(**{**SMALL, "resample_data": True, "seed": str(seed), **changes})
+        return Settings(**{**SMALL, "split.resample": True, "seed": str(seed), **changes})
 
     loaded = DataCache()
     first = loaded.source(settings(0))

@@ -124,7 +124,7 @@ def test_together_equals_apart(algorithm, tmp_path):
         **own.get(algorithm, {}),
         "algorithm": algorithm,
         "precision": "float64",
-        "client_test_fraction": 0.2,
+        "split.client_test_fraction": 0.2,
     }
     with jax.enable_x64(True):
         for how in ("auto", "never"):

@@ -193,13 +193,13 @@ def _check_power(where: str, analysis: Analysis, claims: Sequence[Claim]) -> Non
 
 def _check_data(where: str, scale: Scale) -> None:
     """Each seed has a split of its own in all runs, and the trials of the search have none of the results'."""
-    allowed = "with resample_data or test_folds in the settings, so that each seed has a split of its own"
-    resampled = scale.settings.get("resample_data") or scale.settings.get("test_folds")
+    allowed = "with split.resample or split.folds in the settings, so that each seed has a split of its own"
+    resampled = scale.settings.get("split.resample") or scale.settings.get("split.folds")
     require(resampled, f"{where}: the settings", "with one split for all seeds", allowed)
     others = [*scale.arms.values(), *(override.settings for override in scale.overrides)]
     others += [scale.search.settings] if scale.search else []
     for settings in others:
-        for name in ("resample_data", "test_folds"):
+        for name in ("split.resample", "split.folds"):
             if name in settings and name in scale.settings:
                 same = settings[name] == scale.settings[name]
                 allowed = f"{scale.settings[name]}, as in the settings of all runs"
@@ -207,9 +207,12 @@ def _check_data(where: str, scale: Scale) -> None:
                     same, f"{where}: {name} of an arm, an override or the search", settings[name], allowed
                 )
     require(
-        not {*scale.conditions} & {"resample_data", "test_folds"}, where, scale.conditions, "of another kind"
+        not {*scale.conditions} & {"split.resample", "split.folds"},
+        where,
+        scale.conditions,
+        "of another kind",
     )
-    folds = scale.settings.get("test_folds")
+    folds = scale.settings.get("split.folds")
     if folds and scale.search:
         shared = {seed // folds for seed in scale.seeds} & {seed // folds for seed in scale.search.seeds}
         allowed = f"seeds that divide the examples otherwise than the results' (another seed // {folds})"
@@ -219,9 +222,9 @@ def _check_data(where: str, scale: Scale) -> None:
         fits = not metric.startswith("test_")
         allowed = "on validation examples, such as final('validation_accuracy')"
         require(fits, f"{where}: the search's score", metric, allowed)
-        held_out = {**scale.settings, **scale.search.settings}.get("validation_fraction")
+        held_out = {**scale.settings, **scale.search.settings}.get("split.validation_fraction")
         allowed = "above 0: a search is judged on validation examples"
-        require(held_out, f"{where}: validation_fraction of the search", held_out, allowed)
+        require(held_out, f"{where}: split.validation_fraction of the search", held_out, allowed)
 
 
 def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:

@@ -49,7 +49,9 @@ class Search:
     trials: int | None = None
     seed: int = 0
     seeds: Sequence[int] = (100, 101, 102)
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"validation_fraction": 0.16})
+    settings: Mapping[str, Any] = dataclasses.field(
+        default_factory=lambda: {"split.validation_fraction": 0.16}
+    )
     score: Measure = final("validation_accuracy")
     lower_is_better: bool = False
     per_condition: bool = True

@@ -49,4 +49,4 @@ def _arms(
 ) -> list[Settings]:
     """The arms' settings, with all test examples: evaluating on fewer does not make seeds share less."""
     arms = all_arms.under(settings, scale.arms, condition, [*scale.overrides, *budget])
-    return [arm.changed({"evaluation_examples": None}) for arm in arms.values()]
+    return [arm.changed({"split.evaluation_examples": None}) for arm in arms.values()]

@@ -57,7 +57,7 @@ def replicated(experiment: PaperExperiment, scale_name: str, number: int) -> Pap
 
 def _moved(scale: Scale, number: int) -> Scale:
     """The scale with other seeds of results and of trials, divided into folds as before."""
-    folds = scale.settings.get("test_folds") or 1
+    folds = scale.settings.get("split.folds") or 1
     offset = number * -(-SEEDS_APART // folds) * folds  # so that seeds which share a division do so again
     largest = max([*scale.seeds, *(scale.search.seeds if scale.search else ())])
     require(

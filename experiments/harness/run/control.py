@@ -169,10 +169,10 @@ def _control_rows(
 
     scale = experiment.scales["desk"]
     assert scale.analysis is not None
-    seeds, folds = scale.analysis.seeds or 0, scale.settings.get("test_folds")
+    seeds, folds = scale.analysis.seeds or 0, scale.settings.get("split.folds")
     chunks = [seeds_of_family(number, seeds, folds) for number in range(families)]
     every = ",".join(str(seed) for chunk in chunks for seed in chunk)
-    typed = {"shuffle_labels": True, "seed": every, **budget}
+    typed = {"split.shuffle_labels": True, "seed": every, **budget}
     size, settings = adapted(_needed(experiment, scale, scale.analysis), typed)
     folder = output / f"control-{experiment.name}"
     sweep = results_sweep(size, settings, typed_budget(budget))

@@ -257,7 +257,7 @@ def _on_evaluation(share: float | None) -> str:
         return f"{text}."
     return (
         f"{text}, more than {MOST_EVALUATION:g}: evaluate {share / MOST_EVALUATION:.1f} times more rarely "
-        "(--evaluate_every), or on as many times fewer examples (--evaluation_examples)."
+        "(--evaluate_every), or on as many times fewer examples (--split.evaluation_examples)."
     )
 
 

@@ -114,7 +114,7 @@ SLOW_FIFTH = {beta: slow_fifth(CLIENTS, beta) for beta in (5, 30)}
 FOLDS = 20
 DESK_WORLD = {
     "dataset": "mnist_5000",
-    "test_folds": FOLDS,
+    "split.folds": FOLDS,
     "model": "softmax",
     "client_work.l2": 0.01,
     "num_clients": CLIENTS,

@@ -194,7 +194,7 @@ EXPERIMENT = PaperExperiment(
     scales={
         "paper": Scale(
             settings=PAPER_WORLD
-            | {"server_steps": STEPS, "evaluation_examples": 800, "evaluate_every": None},
+            | {"server_steps": STEPS, "split.evaluation_examples": 800, "evaluate_every": None},
             arms=PAPER_ARMS,
             conditions=CONDITIONS,
             search=Search(space={"server_learning_rate": published_grid(100, STEPS)}, per_condition=False),

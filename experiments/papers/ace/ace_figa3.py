@@ -71,7 +71,7 @@ EXPERIMENT = PaperExperiment(
     scales={
         "paper": Scale(
             settings=PAPER_WORLD
-            | {"delay": SLOW_FIFTH[5], "evaluate_every": 500, "evaluation_examples": 5000},
+            | {"delay": SLOW_FIFTH[5], "evaluate_every": 500, "split.evaluation_examples": 5000},
             arms=ARMS,
             conditions=ALPHAS,
         ),

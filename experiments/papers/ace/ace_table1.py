@@ -169,7 +169,7 @@ EXPERIMENT = PaperExperiment(
     scales={
         "paper": Scale(
             settings=PAPER_WORLD
-            | {"decompose_steps": MEASURED_STEPS, "evaluation_examples": 600, "evaluate_every": None},
+            | {"decompose_steps": MEASURED_STEPS, "split.evaluation_examples": 600, "evaluate_every": None},
             arms=ARMS,
             conditions=CONDITIONS,
         ),

@@ -133,7 +133,7 @@ def _paper_overrides() -> list[Override]:
     for clients, steps, every, evaluated in ((100, 500, 500, None), (20, 100, 100, 3000)):
         settings = {
             "server_steps": steps,
-            "evaluation_examples": evaluated,
+            "split.evaluation_examples": evaluated,
             "server_learning_rate": published_rate(clients, steps),
             "delay": slow_fifth(clients, 5),
         }

@@ -87,7 +87,7 @@ LAST_TRIP_OF_A_PASS = PAPER_CLIENTS // 1000 * 1000
 KNOWN_NOISE = {"privacy.noise_seed": 0}
 WORLD: dict[str, Any] = {
     "dataset": "synthetic",
-    "resample_data": True,
+    "split.resample": True,
     "dataset.shared_labels": True,
     "dataset.mean_examples": 8.0,
     "model": "softmax",

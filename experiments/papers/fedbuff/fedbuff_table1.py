@@ -69,13 +69,13 @@ FEDBUFF, FEDASYNC, FEDAVGM, FEDAVG, FEDPROX = "FedBuff", "FedAsync", "FedAvgM", 
 TARGET = 0.5
 CLIENTS, CONCURRENCY = 5000, 1000
 TRAINING, HELD_OUT = 50_000, 2000  # examples; HELD_OUT for validation, and as many for the test
-VALIDATION = {"validation_fraction": HELD_OUT / (TRAINING + 2 * HELD_OUT)}
+VALIDATION = {"split.validation_fraction": HELD_OUT / (TRAINING + 2 * HELD_OUT)}
 WORLD: dict[str, Any] = {
     "dataset": "mnist_1d",
     "dataset.examples": TRAINING + 2 * HELD_OUT,
-    "test_fraction": HELD_OUT / (TRAINING + 2 * HELD_OUT),
+    "split.test_fraction": HELD_OUT / (TRAINING + 2 * HELD_OUT),
     **VALIDATION,
-    "resample_data": True,
+    "split.resample": True,
     "model": "mlp",
     "model.hidden_sizes": [64],
     "num_clients": CLIENTS,
@@ -146,8 +146,8 @@ PAPER_WORLD: dict[str, Any] = {
     "batch_size": 32,
     "client_trips": 600_000,
     "evaluate_every": 1000,
-    "evaluation_examples": 8192,
-    "validation_fraction": 0.1,
+    "split.evaluation_examples": 8192,
+    "split.validation_fraction": 0.1,
 }
 TASKS: dict[str, dict[str, Any]] = {
     "celeb_a": {"model": "fedbuff_cnn", "dataset.split_by": "examples", "target_accuracy": 0.9},

@@ -75,7 +75,7 @@ def search(trials: int, seeds: tuple[int, ...], target: float | None = None) -> 
         },
         trials=trials,
         seeds=seeds,
-        settings=table1.VALIDATION if target else {"validation_fraction": 0.1},
+        settings=table1.VALIDATION if target else {"split.validation_fraction": 0.1},
         score=to_target if target is None else trips_to(target, "validation_accuracy"),
         lower_is_better=True,
     )

@@ -54,15 +54,15 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 SIZES = [1, 10, 100]
 TARGET = 0.3
-HELD_OUT = {"validation_fraction": 0.01}
+HELD_OUT = {"split.validation_fraction": 0.01}
 WORLD: dict[str, Any] = {
     "dataset": "python_source",
     "dataset.tokens": 20,
     "dataset.most_characters": 5120,
     "dataset.split_by": "examples",
-    "test_fraction": 0.01,
+    "split.test_fraction": 0.01,
     **HELD_OUT,
-    "resample_data": True,
+    "split.resample": True,
     "model": "character_lstm",
     "model.hidden_sizes": [16],
     "num_clients": 1000,

@@ -75,8 +75,8 @@ EXPERIMENT = PaperExperiment(
         "paper": Scale(
             settings=WORLD
             | {
-                "test_fraction": 0.2,
-                "client_test_fraction": 0.1,
+                "split.test_fraction": 0.2,
+                "split.client_test_fraction": 0.1,
                 "learning_rate": 0.01,
                 "server_learning_rate": 1.0,
             },
@@ -89,7 +89,7 @@ EXPERIMENT = PaperExperiment(
                     {
                         "model": "fedstaleweight_fashion_cnn",
                         "server_steps": 4000,
-                        "evaluation_examples": 3584,
+                        "split.evaluation_examples": 3584,
                     },
                 ),
                 Override(
@@ -102,7 +102,7 @@ EXPERIMENT = PaperExperiment(
             settings=WORLD
             | {
                 "dataset": "mnist_1d",
-                "resample_data": True,
+                "split.resample": True,
                 "model": "mlp",
                 "model.hidden_sizes": [64],
                 "learning_rate": 1.0,

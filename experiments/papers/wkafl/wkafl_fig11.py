@@ -38,7 +38,7 @@ from experiments.harness import (
 from experiments.papers.wkafl.wkafl_table2 import DESK, ON_EMNIST, PAPER_SEARCH, WKAFL, WORLD, in_flight
 
 STEPS = 1500
-CLASSES = {1: {"server_classes": "0"}, 10: {}}
+CLASSES = {1: {"split.server_classes": [0]}, 10: {}}
 
 
 def label(classes: int, refresh: int) -> str:
@@ -59,7 +59,7 @@ ZENO = {
 BEST = label(10, 2)
 ABOVE = "WKAFL ends above {worse}"
 OF_EACH = "The paper gives WKAFL more clients than Zeno++, and compares what classes Zeno++'s server holds."
-SETTINGS = {"server_steps": STEPS, "server_examples": 50}
+SETTINGS = {"server_steps": STEPS, "split.server_examples": 50}
 
 
 def arms(clients: int, buffer: int) -> dict:

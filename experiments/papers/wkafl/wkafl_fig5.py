@@ -73,7 +73,7 @@ ON_CELEBA = {
     "buffer_size": 15,
     "server_steps": 5000,
     "batch_size": 4,
-    "evaluation_examples": 1536,
+    "split.evaluation_examples": 1536,
     "server_learning_rate": 1e-4,
 }
 WKAFL_ON_CELEBA = {
@@ -84,12 +84,12 @@ WKAFL_ON_CELEBA = {
 }
 ON_WRITERS = {
     "model": "emnist_cnn",
-    "client_test_fraction": 0.9,
+    "split.client_test_fraction": 0.9,
     "concurrency": 3000,
     "buffer_size": 20,
     "server_steps": 10000,
     "batch_size": 16,
-    "evaluation_examples": 18_000,
+    "split.evaluation_examples": 18_000,
     "server_learning_rate": 0.005,
 }
 NATURAL = [
@@ -104,8 +104,8 @@ DESK_SETTINGS = PAPER_SETTINGS | {
     "concurrency": 500,
     "dataset.tokens": 40,
     "dataset.most_characters": 2000,
-    "test_fraction": 0.1,
-    "resample_data": True,
+    "split.test_fraction": 0.1,
+    "split.resample": True,
     "model": "character_lstm",
     "model.hidden_sizes": [32],
     "buffer_size": 10,
@@ -155,12 +155,12 @@ EXPERIMENT = PaperExperiment(
             seeds=(0, 1, 2),
         ),
         "desk": Scale(
-            settings=DESK_SETTINGS | {"evaluate_every": 100, "evaluation_examples": 600},
+            settings=DESK_SETTINGS | {"evaluate_every": 100, "split.evaluation_examples": 600},
             arms=ARMS,
             search=Search(
                 space={"server_learning_rate": RATES},
                 seeds=(140, 141),
-                settings={"validation_fraction": 0.1},
+                settings={"split.validation_fraction": 0.1},
             ),
             seeds=tuple(range(20, 40)),
             analysis=Analysis(

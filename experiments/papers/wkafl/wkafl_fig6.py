@@ -57,7 +57,7 @@ EXPERIMENT = PaperExperiment(
                 space={"server_learning_rate": RATES},
                 spaces=dict.fromkeys((TWAFL, SASGD), {"server_learning_rate": LARGER}),
                 seeds=(100, 101),
-                settings={"validation_fraction": 0.1},
+                settings={"split.validation_fraction": 0.1},
             ),
             seeds=tuple(range(20)),
             analysis=Analysis(

@@ -87,15 +87,15 @@ WORLD = {
     "buffer_size": 10,
     "batch_size": 4,
 }
-DESK = WORLD | {"dataset": "mnist_5000", "model": "softmax", "server_steps": 1000, "test_folds": 10}
+DESK = WORLD | {"dataset": "mnist_5000", "model": "softmax", "server_steps": 1000, "split.folds": 10}
 # The release's numbers for MNIST and CIFAR-10.
 ON_EMNIST = {
     **{"model": "emnist_cnn", "server_steps": 5000, "batch_size": 4, "server_learning_rate": 0.005},
-    "evaluation_examples": 1024,
+    "split.evaluation_examples": 1024,
 }
 ON_CIFAR = {
     **{"model": "lenet5", "server_steps": 10000, "batch_size": 8, "server_learning_rate": 0.0005},
-    "evaluation_examples": 4096,
+    "split.evaluation_examples": 4096,
 }
 WKAFL_ON_CIFAR = {
     "algorithm.clip_norm": 70.0,

@@ -115,7 +115,7 @@ def printed_change(label: str, dataset: str) -> str:
 # Unsaturated, not convex, other examples for each seed; see ``wkafl_fig8``.
 HARDER = WORLD | {
     "dataset": "mnist_1d",
-    "resample_data": True,
+    "split.resample": True,
     "model": "mlp",
     "model.hidden_sizes": [64],
     "batch_size": 8,

@@ -30,8 +30,8 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
         supplied["divide_by"] = float(cohort_size)
     if "server_gradient" in parameters:
         remedy = f"{name} compares updates with a gradient on the server's own examples."
-        count = settings.server_examples
-        require(count >= 1, "server_examples", count, "at least 1", remedy)
+        count = settings.argument("split.server_examples")
+        require(count >= 1, "split.server_examples", count, "at least 1", remedy)
         supplied["server_gradient"] = server_gradient
     rule: Specification = grammar.make(settings.algorithm, **supplied)
     allowed = "a factory of a rule: a function with @jafl.specification that returns a jafl.Rule"

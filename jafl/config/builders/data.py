@@ -1,16 +1,18 @@
 """The data set and who holds which examples, from settings."""
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from jafl import data
-from jafl.base.errors import require, seed_number, whole_number
+from jafl.base.errors import SettingError, require, seed_number
 from jafl.config.calls import grammar
 from jafl.config.declaration import default_model
+from jafl.config.own_calls import Precision, Split
 from jafl.config.parsing import labels_in
 from jafl.config.settings import DEFAULTS, Settings
 from jafl.data import Federation, Partition, Source
@@ -20,22 +22,47 @@ from jafl.models.inputs import Inputs
 PRECISIONS = {"float32": np.float32, "float64": np.float64}
 
 
-class Split(NamedTuple):
-    """What a run's train/validation/test split is drawn with; ``fold``: which one it tests on, of ``test_folds``."""
+class Drawn(NamedTuple):
+    """What a run's train/validation/test split is drawn with; ``fold``: which one it tests on, of ``split.folds``."""
 
     data_seed: int
     fold: int | None = None
 
 
-def run_split(settings: Settings) -> Split:
+def split_of(settings: Settings) -> Split:
+    """Which examples train, test and validate; raises SettingError for a value that cannot be."""
+    split: Split = grammar("split").make(settings.split)
+    return split
+
+
+def precision_of(settings: Settings) -> Precision:
+    """In how many bits to compute; raises SettingError for a value that cannot be."""
+    precision: Precision = grammar("precision").make(settings.precision)
+    return precision
+
+
+def run_split(settings: Settings) -> Drawn:
     """The split of a run; of several seeds, that of the first one."""
-    base, seed = data_seed(settings), int(settings.seed.split(",")[0])
-    if settings.test_folds is not None:
-        whole_number("test_folds", settings.test_folds, 2)
-        allowed = "left out where test_folds is given, which resamples by itself"
-        require(not settings.resample_data, "resample_data", settings.resample_data, allowed)
-        return Split((base + seed // settings.test_folds) % 2**32, seed % settings.test_folds)
-    return Split((base + seed) % 2**32 if settings.resample_data else base)
+    split, base, seed = split_of(settings), data_seed(settings), int(settings.seed.split(",")[0])
+    if split.folds is not None:
+        return Drawn((base + seed // split.folds) % 2**32, seed % split.folds)
+    return Drawn((base + seed) % 2**32 if split.resample else base)
+
+
+@contextlib.contextmanager
+def _of_setting(setting: str, *others: str) -> Iterator[None]:
+    """Gives a refusal of an argument of the setting's call the name that it has there.
+
+    others: the names, old and new in turn, of what functions call otherwise.
+    """
+    named = dict(zip(others[::2], others[1::2], strict=True))
+    try:
+        yield
+    except SettingError as error:
+        argument = named.get(error.setting, error.setting)
+        if argument in grammar(setting).arguments()[setting]:
+            raise error.of(f"{setting}.{argument}") from error
+        raise
 
 
 def make_source(settings: Settings, read: Callable[..., Source] | None = None) -> Source:
@@ -43,34 +70,47 @@ def make_source(settings: Settings, read: Callable[..., Source] | None = None) -
 
     read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
     """
-    split = run_split(settings)
-    if split.fold is None:
-        source = _named_source(dataclasses.replace(settings, data_seed=split.data_seed), read)
+    with _of_setting("split", "data_seed", "seed", "test_folds", "folds"):
+        return _split_source(settings, read)
+
+
+def _split_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
+    split, drawn = split_of(settings), run_split(settings)
+    if drawn.fold is None:
+        source = _named_source(settings, dataclasses.replace(split, seed=drawn.data_seed), read)
     else:
         # The split that it comes with does not matter: all examples are put together and divided into folds.
-        whole = _named_source(dataclasses.replace(settings, validation_fraction=0.0), read)
+        whole = _named_source(settings, dataclasses.replace(split, validation_fraction=0.0), read)
         source = fold_source(
             whole,
-            folds=settings.test_folds or 0,
-            fold=split.fold,
-            validation_fraction=settings.validation_fraction,
-            data_seed=split.data_seed,
+            folds=split.folds or 0,
+            fold=drawn.fold,
+            validation_fraction=split.validation_fraction,
+            data_seed=drawn.data_seed,
         )
-    if settings.shuffle_labels:
-        source = with_shuffled_labels(source, split.data_seed)
-    if settings.evaluation_examples is not None:
-        source = fewer_for_evaluation(source, settings.evaluation_examples, split.data_seed)
-    source = source.in_precision(settings.precision)
-    if not settings.server_examples:
+    if split.shuffle_labels:
+        source = with_shuffled_labels(source, drawn.data_seed)
+    if split.evaluation_examples is not None:
+        source = fewer_for_evaluation(source, split.evaluation_examples, drawn.data_seed)
+    source = source.in_precision(settings.float_type)
+    if not split.server_examples:
         return source
-    labels = labels_in("server_classes", settings.server_classes) if settings.server_classes else None
-    return data.keep_for_server(source, settings.server_examples, labels, data_seed=split.data_seed)
+    return data.keep_for_server(
+        source, split.server_examples, split.server_classes, data_seed=drawn.data_seed
+    )
 
 
-def _named_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
+def _named_source(settings: Settings, split: Split, read: Callable[..., Source] | None) -> Source:
     """The data set as it comes; ``read`` as of ``make_source``."""
-    supplied = {name: getattr(settings, name) for name in _parameters(settings) if name in DEFAULTS}
-    supplied = {name: value for name, value in supplied.items() if value is not None}
+    known = {
+        "data_dir": settings.data_dir,
+        "num_clients": settings.num_clients,
+        "test_fraction": split.test_fraction,
+        "validation_fraction": split.validation_fraction,
+        "data_seed": split.seed,
+    }
+    parameters = _parameters(settings)
+    supplied = {name: value for name, value in known.items() if name in parameters and value is not None}
     if read is not None:
         return read(settings.dataset_name, **supplied, **grammar("dataset").read(settings.dataset).arguments)
     source: Source = grammar("dataset").make(settings.dataset, **supplied)
@@ -79,16 +119,13 @@ def _named_source(settings: Settings, read: Callable[..., Source] | None) -> Sou
 
 def make_inputs(settings: Settings, source: Source) -> Inputs | None:
     """How the model reads the data set's examples; None: as they are."""
-    crop = settings.random_crop
+    augmentation = grammar("augmentation").given(settings.augmentation)
+    with _of_setting("augmentation"):
+        inputs = Inputs.of(source, **augmentation, dtype=settings.float_type)
     if source.x.ndim == 4:
         side = max(source.x.shape[1:3])
-        require(crop <= side, "random_crop", crop, f"at most {side}, the side of the images")
-    inputs = Inputs.of(
-        source,
-        random_crop=settings.random_crop,
-        random_flip=settings.random_flip,
-        dtype=settings.precision,
-    )
+        allowed = f"at most {side}, the side of the images"
+        require(inputs.random_crop <= side, "augmentation.random_crop", inputs.random_crop, allowed)
     return inputs if inputs.normalization or inputs.random else None
 
 
@@ -117,13 +154,15 @@ def with_data(settings: Settings) -> Settings:
     dataset = settings.dataset
     if settings.argument("dataset.text_digest") is None and grammar("dataset").has(dataset, "text_digest"):
         dataset = grammar("dataset").changed(dataset, "text_digest", data.python_source_digest())
-    return dataclasses.replace(settings, data_seed=data_seed(settings), dataset=dataset)
+    split = grammar("split").changed(settings.split, "seed", data_seed(settings))
+    return dataclasses.replace(settings, split=split, dataset=dataset)
 
 
 def data_seed(settings: Settings) -> int:
     """The seed of the data set's splits before a run's seed counts: the data set's own unless one is given."""
-    if settings.data_seed is not None:
-        return settings.data_seed
+    seed: int | None = settings.argument("split.seed")
+    if seed is not None:
+        return seed
     own = _parameters(settings).get("data_seed")
     return 0 if own is None else own.default
 
@@ -142,8 +181,10 @@ def make_federation(settings: Settings, source: Source, seed: int) -> Federation
     """The clients with their examples, some held out by each if asked for; ``seed``: the run's."""
     seed = own_seed(settings.partition, seed)
     partition, held_out = make_partition(settings, source, seed), None
-    if settings.client_test_fraction:
-        partition, held_out = data.hold_out(partition, settings.client_test_fraction, seed=seed)
+    share = split_of(settings).client_test_fraction
+    if share:
+        with _of_setting("split", "fraction", "client_test_fraction"):
+            partition, held_out = data.hold_out(partition, share, seed=seed)
     return data.federate(source, partition, held_out=held_out)
 
 

@@ -69,7 +69,7 @@ def _text_model(settings: Settings, source: Source, text: str) -> Model:
     require(fits, "model", text, f"one for numbers or images: {source.name} has no texts")
     supplied: dict[str, Any] = {
         "num_classes": source.num_classes,
-        "param_dtype": PRECISIONS[settings.precision],
+        "param_dtype": PRECISIONS[settings.float_type],
     }
     if call.name in NEXT_TOKENS:
         allowed = f"another, for {source.name} asks for the class of a whole text"

@@ -41,7 +41,7 @@ def femnist(
       form: "leaf": JSON files in the folders ``train`` and ``test`` of ``data_dir``; "fedjax": two sqlite files,
         "tff": one, in ``data_dir``.
       data_dir: folder of the files.
-      cache_dir: folder of the decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      cache_dir: folder of the decoded form. Default: JAFL_CACHE_DIR, or ``jafl_cache`` in ``data_dir``.
       validation_fraction: share of the training examples, in proportion from every class.
       data_seed: seed of the draw of validation examples.
       normalization: "unit", "half" or "data_set", see ``NORMALIZATIONS``. Default: unit.

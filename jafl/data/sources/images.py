@@ -44,7 +44,7 @@ def image_source(
     Args:
       name: "cifar10", "cifar100", "mnist", "fashion_mnist", "emnist/byclass" or "emnist/mnist".
       data_dir: folder of the data set. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-      cache_dir: folder of its decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      cache_dir: folder of its decoded form. Default: JAFL_CACHE_DIR, or ``jafl_cache`` in ``data_dir``.
       test_fraction: share of all examples for the test. Default: the data set's own test set.
       validation_fraction: share of the examples for validation, in proportion from every class.
       data_seed: seed of the split.

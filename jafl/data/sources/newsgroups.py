@@ -16,6 +16,7 @@ from jafl.base.errors import SettingError, whole_number
 from jafl.base.extras import importing
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Source
+from jafl.data.sources.prepared import cache_folder
 from jafl.data.splits import check_own_split, split_source, stored_source
 from jafl.data.words import WordNumbers, by_frequency, decode_words, wordpieces
 
@@ -43,7 +44,7 @@ def newsgroups(
       data_dir: holds scikit-learn's cache file ``20news-bydate_py3.pkz``, or the folders ``20news-bydate-train`` and
         ``20news-bydate-test`` of the publisher's archive. Default: SCIKIT_LEARN_DATA, or ~/scikit_learn_data.
         The cache file is a pickle; nothing but texts and arrays is read out of it, and no program in it is run.
-      cache_dir: folder of the decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      cache_dir: folder of the decoded form. Default: JAFL_CACHE_DIR, or ``jafl_cache`` in ``data_dir``.
       test_fraction: share of all posts for the test. Default: the data set's own test posts.
       validation_fraction: share of the posts for validation, in proportion from every group.
       data_seed: seed of the split.
@@ -87,7 +88,7 @@ def _decoded(
     """Both splits' tokens and labels, and all words unless a vocabulary is given."""
     home = data_dir or os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data"
     root = pathlib.Path(home).expanduser()
-    cache = pathlib.Path(cache_dir).expanduser() if cache_dir else root / "jafl_cache"
+    cache = cache_folder(cache_dir, root)
     files = _files(root)
     request: dict[str, Any] = {"tokens": tokens, "folders": files[0].name != CACHE_FILE}
     if wordpiece_vocabulary is not None:

@@ -44,7 +44,13 @@ def folders(
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """The folders of the data sets and of their decoded forms."""
     root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
-    return root, pathlib.Path(cache_dir).expanduser() if cache_dir else root / "jafl_cache"
+    return root, cache_folder(cache_dir, root)
+
+
+def cache_folder(cache_dir: str | os.PathLike | None, root: pathlib.Path) -> pathlib.Path:
+    """The folder of decoded data sets: as given, else JAFL_CACHE_DIR, else ``jafl_cache`` in ``root``."""
+    own = cache_dir or os.environ.get("JAFL_CACHE_DIR")
+    return pathlib.Path(own).expanduser() if own else root / "jafl_cache"
 
 
 def tensorflow_datasets() -> Any:

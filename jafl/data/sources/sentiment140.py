@@ -42,7 +42,7 @@ def sentiment140(
 
     Args:
       data_dir: folder of the data set. Default: TFDS_DATA_DIR, or ~/tensorflow_datasets.
-      cache_dir: folder of its decoded form. Default: ``jafl_cache`` in ``data_dir``.
+      cache_dir: folder of its decoded form. Default: JAFL_CACHE_DIR, or ``jafl_cache`` in ``data_dir``.
       test_fraction: share of the clients, or of each client's examples, for the test. Default: a tenth.
       validation_fraction: share of the clients or examples for validation.
       data_seed: seed of the split. Default: that of FedBuff.

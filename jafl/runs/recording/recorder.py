@@ -26,8 +26,6 @@ from jafl.simulation.divergence import DivergenceError
 from jafl.simulation.not_learning import RateNames, judge
 
 RUNS_TOGETHER = ("auto", "never")
-# The settings that say how numbers are rounded; the summary has them, too.
-PRECISION = ("precision", "matmul_precision", "compute_dtype")
 # What users set the learning rates with.
 RATES = RateNames(clients="--learning_rate", server="--server_learning_rate")
 
@@ -254,7 +252,7 @@ class Recording:
             options.show(f"{experiment.name} stopped after {steps}, as stop_when={stopped!r} is met.")
         compiled = {"compiled_temporary_bytes": history.temporary_bytes}
         summary |= {"memory": {**memory, **compiled}, "trained_together": trained_together}
-        summary |= {name: getattr(experiment.settings, name) for name in PRECISION}
+        summary["precision"] = experiment.settings.precision
         summary |= privacy.block(experiment, history.trip_reports, history.step_reports)
         judged = [] if error else judge(experiment.run, history, RATES)
         summary["warning"] = " ".join(judgement.text for judgement in judged) or None

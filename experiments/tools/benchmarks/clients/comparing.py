@@ -133,9 +133,7 @@ def _differences(first: Found, second: Found, names: Sequence[str]) -> list[str]
 
 def _value(name: str, value: Any) -> str:
     if value is None:
-        return (
-            "default" if name in ("client_trips", "devices", "compute_dtype", "matmul_precision") else "none"
-        )
+        return "default" if name in ("client_trips", "devices", "precision") else "none"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -21,7 +21,7 @@ BLAZEFL = {
 BLAZEFL_ALGORITHM = "fedavg"
 # The settings that choose among the rows, and those that say how each is run.
 SELECTING = ("algorithm", "model", "num_clients")
-RUNNING = ("client_trips", "devices", "compute_dtype", "matmul_precision")
+RUNNING = ("client_trips", "devices", "precision")
 ALLOWED = (*SELECTING, *RUNNING, "data_dir")
 
 

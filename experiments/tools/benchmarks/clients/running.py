@@ -14,7 +14,9 @@ from typing import Any
 import experiments
 from experiments.tools.benchmarks.clients import files, machine, rows, tables
 from experiments.tools.benchmarks.clients.rows import Row
-from jafl.base.errors import SettingError, choose, refusal, require, whole_number
+from jafl.base.errors import SettingError, refusal, require, whole_number
+from jafl.config import calls
+from jafl.config.settings import DEFAULTS, Settings
 from jafl.runs.directory.files import occupied
 from jafl.runs.directory.previous_run import EarlierRun
 
@@ -144,12 +146,18 @@ def _python_path() -> list[str]:
 def _settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     """How every row is run, as far as it was typed."""
     from experiments.tools.benchmarks.workloads import RULES
-    from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS
+    from jafl.config.builders.data import precision_of
 
-    settings = {name: typed[name] for name in (*rows.RUNNING, "data_dir") if typed.get(name) is not None}
-    for name, options in (("compute_dtype", COMPUTE_DTYPES), ("matmul_precision", MATMUL_PRECISIONS)):
-        if name in settings:
-            choose(name, settings[name], dict.fromkeys(options))
+    own = {
+        name: value for name, value in typed.items() if name.partition(".")[0] in ("precision", "data_dir")
+    }
+    given = calls.with_arguments(own, defaults=DEFAULTS)
+    settings = {name: given[name] for name in ("precision", "data_dir") if given.get(name) is not None}
+    settings |= {name: typed[name] for name in ("client_trips", "devices") if typed.get(name) is not None}
+    if "precision" in settings:
+        precision = precision_of(Settings(precision=settings["precision"]))
+        is_single = precision.float_type == "float32"
+        require(is_single, "precision", settings["precision"], "float32, in which benchmarks train")
     if "devices" in settings:
         whole_number("devices", settings["devices"], 1)
     if "client_trips" in settings:

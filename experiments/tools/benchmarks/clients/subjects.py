@@ -12,6 +12,8 @@ from experiments.tools.benchmarks import workloads
 from experiments.tools.benchmarks.clients.rows import Row
 from experiments.tools.benchmarks.comparison import IN_FLIGHT, MODELS
 from jafl.base.errors import SettingError
+from jafl.config.builders.data import precision_of
+from jafl.config.settings import Settings
 from jafl.models import images, resnet
 
 # BlazeFL: each client holds 500 of CIFAR-10's training images and trains on four fifths of them.
@@ -65,8 +67,12 @@ def make_work(row: Row, settings: Mapping[str, Any]) -> Work:
 
 def in_precision(model: jafl.Model, settings: Mapping[str, Any]) -> jafl.Model:
     """The model with the precision that the settings ask for."""
-    names = ("compute_dtype", "matmul_precision")
-    return dataclasses.replace(model, **{name: settings[name] for name in names if settings.get(name)})
+    if settings.get("precision") is None:
+        return model
+    precision = precision_of(Settings(precision=settings["precision"]))
+    return dataclasses.replace(
+        model, compute_dtype=precision.compute_dtype, matmul_precision=precision.matmul_precision
+    )
 
 
 def most_trips(row: Row, platform: str) -> int:
