@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from jax import lax
 
+from jafl.base.described import described
 from jafl.base.errors import require, whole_number
 from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import with_own_keys
@@ -90,6 +91,7 @@ class ClientWork(NamedTuple):
     check: Callable[[Params, np.ndarray], None] | None = None
 
 
+@described
 def client_work(
     model: Model,
     *,

@@ -375,6 +375,10 @@ class Grammar:
                     found[f"{name}[{number}]" if number else name] = value
         return found
 
+    def arguments_of(self, name: str) -> list[str]:
+        """The names of a factory's arguments; also of one that only stands inside of another call."""
+        return list(self._parameters(name))
+
     def arguments(self) -> dict[str, list[str]]:
         """{factory: the names of its arguments}."""
         return {name: list(self._parameters(name)) for name in self.factories}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, require
 from jafl.data.checks import checked_labels, finite_number, generator, whole_number
 from jafl.data.federation import Partition, client_offsets, labels_digest
@@ -21,6 +22,7 @@ _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
 _LARGEST_ALPHA = 1e12
 
 
+@described
 def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     """Deals all examples out at random; sizes differ by one at most.
 
@@ -48,6 +50,7 @@ def iid(labels: Any, num_clients: int, *, seed: int) -> Partition:
     return _by_owner(owner, num_clients, rng, labels)
 
 
+@described
 def dirichlet(
     labels: Any, num_clients: int, *, alpha: float = 0.3, seed: int, equal_sizes: bool = False
 ) -> Partition:
@@ -103,6 +106,7 @@ def dirichlet(
     return _by_owner(owner, num_clients, rng, labels)
 
 
+@described
 def labels_per_client(
     labels: Any,
     num_clients: int,
@@ -161,6 +165,7 @@ def labels_per_client(
     return _grouped(holder, np.concatenate(examples), num_clients, rng, labels)
 
 
+@described
 def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, seed: int) -> Partition:
     """Gives each group of clients some labels of its own, dealt out evenly at random inside the group.
 
@@ -202,6 +207,7 @@ def label_groups(labels: Any, groups: Sequence[tuple[int, Sequence[int]]], *, se
     return _by_owner(owner, first, rng, labels)
 
 
+@described
 def natural(source: Any, *, seed: int = 0) -> Partition:
     """The clients that a data set comes with: writers, users, speakers.
 

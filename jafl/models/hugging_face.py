@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, choose, real_number, require, whole_number
 from jafl.base.extras import importing
 from jafl.models.common import check_classes
@@ -57,6 +58,7 @@ _PARTS = ("embeddings.", "encoder.", "transformer.", "pooler.")
 _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # of normalization layers
 
 
+@described
 def bert(
     num_classes: int,
     model_dir: str | os.PathLike[str],
@@ -88,6 +90,7 @@ def bert(
     return _classifier("bert", num_classes, model_dir, fine_tune, vocabulary, param_dtype)
 
 
+@described
 def distilbert(
     num_classes: int,
     model_dir: str | os.PathLike[str],

@@ -8,6 +8,7 @@ ECCV 2018, with epsilon 1e-5.
 import flax.linen as nn
 import jax
 
+from jafl.base.described import described
 from jafl.base.errors import require
 from jafl.models.common import (
     check_classes,
@@ -140,6 +141,7 @@ class Mnist1dCNN(nn.Module):
         return dense(flat(x), self.num_classes, "dense")
 
 
+@described
 def emnist_cnn(num_classes: int) -> Model:
     """The two-convolution CNN of MNIST and EMNIST, for images [28, 28, 1].
 
@@ -165,6 +167,7 @@ def emnist_cnn(num_classes: int) -> Model:
     return Model(EmnistCNN(num_classes))
 
 
+@described
 def lenet5(num_classes: int) -> Model:
     """LeNet-5 as WKAFL uses it on CIFAR-10, for images [32, 32, channels]; 28 pixels are padded to 32.
 
@@ -186,6 +189,7 @@ def lenet5(num_classes: int) -> Model:
     return Model(LeNet5(num_classes))
 
 
+@described
 def celeba_cnn(num_classes: int) -> Model:
     """WKAFL's CNN for CelebA.
 
@@ -205,6 +209,7 @@ def celeba_cnn(num_classes: int) -> Model:
     return Model(CelebaCNN(num_classes))
 
 
+@described
 def leaf_celeba_cnn(num_classes: int) -> Model:
     """LEAF's four-layer CNN for CelebA with GroupNorm in the place of BatchNorm.
 
@@ -225,6 +230,7 @@ def leaf_celeba_cnn(num_classes: int) -> Model:
     return Model(FourLayerCNN(num_classes, padding=1, pool_padding="SAME", dropout_rate=0.0))
 
 
+@described
 def fedbuff_cnn(num_classes: int, dropout_rate: float = 0.1) -> Model:
     """FedBuff's four-layer CNN for CelebA and CIFAR-10, images [32, 32, 3]: stride 1, padding 2, dropout.
 
@@ -246,6 +252,7 @@ def fedbuff_cnn(num_classes: int, dropout_rate: float = 0.1) -> Model:
     return Model(FourLayerCNN(num_classes, padding=2, pool_padding="VALID", dropout_rate=dropout_rate))
 
 
+@described
 def fedstaleweight_fashion_cnn(num_classes: int) -> Model:
     """FedStaleWeight's CNN for FashionMNIST, images [28, 28, 1]: pairs of 32 and 64 channels, dropout .3, .5, .5.
 
@@ -264,6 +271,7 @@ def fedstaleweight_fashion_cnn(num_classes: int) -> Model:
     return Model(FedStaleWeightCNN(num_classes, channels=(32, 64), dropout_rates=(0.3, 0.5)))
 
 
+@described
 def fedstaleweight_cifar_cnn(num_classes: int) -> Model:
     """FedStaleWeight's CNN for CIFAR-10, images [32, 32, 3]: as for FashionMNIST, and a pair of 128 channels.
 
@@ -280,6 +288,7 @@ def fedstaleweight_cifar_cnn(num_classes: int) -> Model:
     return Model(FedStaleWeightCNN(num_classes, channels=(32, 64, 128), dropout_rates=(0.3, 0.5, 0.5)))
 
 
+@described
 def mnist_1d_cnn(num_classes: int) -> Model:
     """The CNN of MNIST-1D: 25 channels, 5,210 parameters for its signals of 40 numbers and ten classes.
 

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jafl.base.described import described
 from jafl.base.errors import require, whole_number
 from jafl.models.common import check_classes, check_rate, check_tokens, widths
 from jafl.models.embeddings import FIRST_WORD, PADDING, read_word_vectors
@@ -44,6 +45,7 @@ class LSTMClassifier(nn.Module):
         return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(state)
 
 
+@described
 def sent140_lstm(
     num_classes: int,
     *,
@@ -113,6 +115,7 @@ class CharacterLSTM(nn.Module):
         return nn.Dense(self.tokens, param_dtype=dtype, name="dense")(h)
 
 
+@described
 def character_lstm(
     num_classes: int,
     hidden_sizes: Sequence[int] = (64,),

@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 
+from jafl.base.described import described
 from jafl.base.errors import choose, require
 from jafl.models.common import check_classes, check_images, floating
 from jafl.models.forms.convolution import Conv
@@ -63,6 +64,7 @@ class ResNet18(nn.Module):
         return nn.Dense(self.num_classes, param_dtype=dtype, name="dense")(x.mean(axis=(1, 2)))
 
 
+@described
 def resnet18(num_classes: int, normalization_layer: str = "group") -> Model:
     """ResNet-18 with a 3x3 stem and no first pool, for images like CIFAR's, [32, 32, 3].
 

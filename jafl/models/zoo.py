@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 
+from jafl.base.described import described
 from jafl.models.common import check_classes, convolution_and_pool, dense, flat, floating, widths
 from jafl.models.model import Model
 
@@ -50,6 +51,7 @@ class CNN(nn.Module):
         return dense(flat(x), self.num_classes, "dense")
 
 
+@described
 def softmax(num_classes: int) -> Model:
     """Softmax (multinomial logistic) regression on flattened examples, starting from zeros.
 
@@ -71,6 +73,7 @@ def softmax(num_classes: int) -> Model:
     return Model(Softmax(num_classes))
 
 
+@described
 def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     """A multilayer perceptron on flattened examples, with ReLU.
 
@@ -92,6 +95,7 @@ def mlp(num_classes: int, hidden_sizes: Sequence[int] = (64,)) -> Model:
     return Model(MLP(num_classes, widths("hidden_sizes", hidden_sizes)))
 
 
+@described
 def cnn(num_classes: int, channels: Sequence[int] = (16, 32)) -> Model:
     """A small CNN on images [height, width, channels]: 3x3 convolutions with ReLU and 2x2 max-pooling, then dense.
 

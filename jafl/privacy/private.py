@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide
@@ -33,6 +34,7 @@ SEED_GIVEN = (
 )
 
 
+@described
 def private(
     rule: Specification | Rule,
     *,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, refusal, require, seed_number, whole_number
 from jafl.privacy import masks, ring
 from jafl.privacy.buffer_totals import counted, fold_weights, small, weights_of_sums, with_total
@@ -47,6 +48,7 @@ class Numbers(NamedTuple):
     key: Array  # [2] uint32, of all masks and rounding bits of the run
 
 
+@described
 def secure(
     rule: Specification | Rule,
     *,

@@ -3,6 +3,7 @@
 import math
 import os
 
+from jafl.base.described import described
 from jafl.base.errors import choose, is_number, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import (
@@ -21,6 +22,7 @@ from jafl.schedule.limits import check_limits
 from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, Protocol, World
 
 
+@described
 def asynchronous(
     *,
     num_clients: int,

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
@@ -14,6 +15,7 @@ from jafl.schedule.durations import draw_durations
 from jafl.schedule.limits import Limits, check_limits, make_limits
 
 
+@described
 def drawn_staleness(
     *,
     num_clients: int,

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import real_number, require, whole_number
 from jafl.schedule.draws import LEAVING, keyed_uniform
 
 
+@described
 def fraction(
     fraction: float, *, server_step: int | None = None, time: float | None = None, trips: int | None = None
 ) -> "Dropout":
@@ -30,6 +32,7 @@ def fraction(
     return Dropout(fraction=fraction, server_step=server_step, time=time, trips=trips)
 
 
+@described
 def clients(
     numbers: Sequence[int],
     *,

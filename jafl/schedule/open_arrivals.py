@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule import delays
@@ -32,6 +33,7 @@ from jafl.schedule.protocol import Protocol, World
 MOST_STARTS = 10**8  # that are drawn for one schedule: minutes
 
 
+@described
 def open_arrivals(
     *,
     num_clients: int,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.base.given_arrays import as_array
 from jafl.records import EventSchedule
@@ -28,6 +29,7 @@ from jafl.schedule.synchronous_rounds import Rounds, RoundsProtocol
 COHORTS = ("fixed", "poisson")
 
 
+@described
 def synchronous(
     *,
     num_clients: int,

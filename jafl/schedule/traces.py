@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.array_files import ArrayFileError, read_archive
+from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, require
 from jafl.schedule.delays import Delay, NoSuchTrip
 
@@ -103,6 +104,7 @@ class AvailabilityTrace:
         _check_clients(self.path, self.first_row, num_clients)
 
 
+@described
 def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> DurationTrace:
     """A delay that repeats recorded durations: trip k of client c takes the k-th duration of c in the file.
 
@@ -123,6 +125,7 @@ def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> Duratio
     return DurationTrace(rows.path, cycled, rows.offsets, rows.columns["duration"], rows.first_row)
 
 
+@described
 def read_availability(
     path: str | os.PathLike[str], cycle_after: float | None = None, loses_trips: bool = False
 ) -> AvailabilityTrace:

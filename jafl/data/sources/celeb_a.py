@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError
 from jafl.base.extras import importing
 from jafl.data.cache import Writer
@@ -19,6 +20,7 @@ SIDE = 32
 MIN_EXAMPLES = 5  # images of a client
 
 
+@described
 def celeb_a(
     *,
     data_dir: str | os.PathLike | None = None,

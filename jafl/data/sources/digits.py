@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.extras import file_of_library, importing
 from jafl.data.checks import generator
 from jafl.data.federation import Source
@@ -16,6 +17,7 @@ from jafl.data.splits import check_fractions, drawn_fields
 _DIGITS = 201
 
 
+@described
 def digits(*, test_fraction: float = 0.2, validation_fraction: float = 0.0, data_seed: int = 0) -> Source:
     """Handwritten digits, 8 by 8 pixels, 1,797 in all, that come with scikit-learn.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, require
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Partition, Source, client_offsets
@@ -26,6 +27,7 @@ class _NotPixelsError(Exception):
     """Raised for pixels that are no multiples of 1/255."""
 
 
+@described
 def femnist(
     form: str,
     *,

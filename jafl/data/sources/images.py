@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import choose
 from jafl.data.cache import Writer, cached
 from jafl.data.federation import Source
@@ -29,6 +30,7 @@ IMAGES: dict[str, tuple[int, str, bool]] = {
 }
 
 
+@described
 def image_source(
     name: str,
     *,

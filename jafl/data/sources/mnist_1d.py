@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import require
 from jafl.data.checks import generator, whole_number
 from jafl.data.federation import Source
@@ -41,6 +42,7 @@ _MEAN, _STANDARD_DEVIATION = -0.00605, 0.15468
 _EXAMPLES_AT_ONCE = 4096  # bounds the memory of making many
 
 
+@described
 def mnist_1d(
     *,
     examples: int = 5000,

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError
 from jafl.base.extras import file_of_library, importing
 from jafl.data.checks import generator
@@ -20,6 +21,7 @@ _FILE = "data/data/mnist_5k.csv.gz"
 _EXAMPLES, _PIXELS, _CLASSES = 5000, 784, 10
 
 
+@described
 def mnist_5000(
     *,
     test_fraction: float = 0.2,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, whole_number
 from jafl.base.extras import importing
 from jafl.data.cache import Decoded, Writer, cached
@@ -25,6 +26,7 @@ FOLDERS = {"train": "20news-bydate-train", "test": "20news-bydate-test"}
 REMOVED = ("headers", "footers", "quotes")
 
 
+@described
 def newsgroups(
     *,
     data_dir: str | os.PathLike | None = None,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.data.checks import generator
 from jafl.data.federation import Source, client_offsets
@@ -27,6 +28,7 @@ _LEFT_OUT_FOLDERS = ("site-packages", "dist-packages", "__pycache__")
 _LEFT_OUT_BEGINNINGS = ("_sysconfigdata", "config-")
 
 
+@described
 def python_source(
     *,
     num_clients: int | None = None,

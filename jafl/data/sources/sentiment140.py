@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import whole_number
 from jafl.data.cache import Writer
 from jafl.data.federation import Source, client_offsets
@@ -20,6 +21,7 @@ LEAF_SEED = 1549775860
 POSITIVE = 4  # among the data set's numbers for sentiments
 
 
+@described
 def sentiment140(
     *,
     data_dir: str | os.PathLike | None = None,

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from jafl.base.described import described
 from jafl.base.errors import require
 from jafl.data.checks import finite_number, generator, whole_number
 from jafl.data.federation import Partition, Source, client_offsets
@@ -17,6 +18,7 @@ _LARGEST_SPREAD = 1e30  # beyond it examples are infinite in float32
 _FEDPROX_SMALLEST_OVER_MEAN = 50 / (50 + math.exp(6))
 
 
+@described
 def synthetic(
     *,
     num_clients: int,
