@@ -131,9 +131,16 @@ def test_fedprox_without_a_term_is_fedavg(federation):
     assert norm(pulled.update) < norm(plain.update)
 
 
-@pytest.mark.parametrize("batch_size", [0, 8, 200])
+QUICK = ((0, {"local_steps": 4}), (8, {"local_epochs": 2}), (200, {"local_steps": 1}))
+
+
 @pytest.mark.parametrize(
-    "length", [{"local_steps": 1}, {"local_steps": 4}, {"local_epochs": 1}, {"local_epochs": 2}]
+    ("batch_size", "length"),
+    [
+        pytest.param(size, length, marks=() if (size, length) in QUICK else pytest.mark.full)
+        for size in (0, 8, 200)
+        for length in ({"local_steps": 1}, {"local_steps": 4}, {"local_epochs": 1}, {"local_epochs": 2})
+    ],
 )
 def test_a_trip_says_how_many_steps_it_made(federation, length, batch_size):
     for client, size in enumerate(SIZES):

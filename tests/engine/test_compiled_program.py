@@ -85,7 +85,7 @@ ADAM = jafl.specify(optax.adam, learning_rate=0.1)
 
 
 # A step that copied the snapshots would take ten times as long with 1,000 clients under way.
-@pytest.mark.parametrize("model", in_tiers(DENSE, ["mlp"]))
+@pytest.mark.parametrize("model", in_tiers(DENSE, []))
 def test_no_snapshots_are_copied_where_a_step_has_one_trip_of_several_local_steps(model):
     text, rows = compiled(model, "fedbuff", (50,), BATCH // 2, server_optimizer=MOMENTUM)
     assert not whole_copies(text, rows)
@@ -101,8 +101,7 @@ def test_no_snapshots_are_copied_by_any_rule(model, rule):
     assert not whole_copies(text, rows)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("model", DENSE)
+@pytest.mark.parametrize("model", in_tiers(DENSE, []))
 def test_no_snapshots_are_copied_for_the_state_of_adam(model):
     text, rows = compiled(DENSE[model], "fedbuff", (50,), BATCH // 2, server_optimizer=ADAM)
     assert not whole_copies(text, rows)

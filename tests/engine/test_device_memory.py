@@ -48,7 +48,7 @@ def bytes_there(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["trip by trip", "in waves"])
+@pytest.mark.parametrize("wide", in_tiers({"trip by trip": False, "in waves": True}, ["in waves"]))
 @pytest.mark.parametrize("rule", in_tiers(["fedbuff", "fedasync", "ace", "aced", "ca2fl", "wkafl"], ["ace"]))
 def test_arrays_are_foretold_to_the_byte(rule, wide):
     arguments = experiment(rule, buffer_size=1 if rule == "fedasync" else 5)

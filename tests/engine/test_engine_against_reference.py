@@ -29,6 +29,20 @@ SELDOM = (
     "fedbuff, buffer above the concurrency",
     "fedbuff, one client fills the buffer",
     "multilayer perceptron, fedasync",
+    "local epochs",
+    "proximal and L2",
+    "full batches, several steps",
+    "fedbuff, fast and slow groups",
+    "fedbuff, FedAdam of Reddi et al.",
+    "buffered averaging",
+    "fedbuff, half of the clients in flight",
+    "fedbuff, a user's weight",
+    "fedbuff, sum",
+    "fedbuff, exponential",
+    "fedbuff, constant weight",
+    "fedbuff, hinge",
+    "fedbuff, one in flight",
+    "fedbuff, steep polynomial",
 )
 
 

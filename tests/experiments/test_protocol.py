@@ -641,6 +641,7 @@ def test_families_of_the_control_share_no_seed_and_no_division():
     ]
 
 
+@pytest.mark.full
 def test_the_pages_in_the_repository_are_what_the_command_makes():
     there = {path.name: path.read_text(encoding="utf-8") for path in kept_results.PAGES.glob("*.md")}
     assert there == pages.made(), "run python -m experiments.harness.report.pages"

@@ -200,7 +200,11 @@ RANDOM = {
     "limits, drawn staleness": (with_or_without_initial_round(limited(drawn_cases())), compare_drawn, 50),
     "poisson rounds": (synchronous_cases().map(poisson), compare_rounds, 60),
 }
-FULL = {"options together", "limits, initial round"}
+FULL = {
+    *("options together", "limits, initial round", "buffered, durations of zero", "leaving with options"),
+    *("open arrivals with options", "open arrivals with replacement", "wait alone", "dropout alone"),
+    *("limits and all other options", "failure_rate alone", "availability alone", "limits, drawn staleness"),
+}
 
 
 @pytest.mark.parametrize("row", in_tiers(RANDOM, RANDOM.keys() - FULL))

@@ -9,6 +9,7 @@ import optax
 import optax.contrib
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from tiers import in_tiers
 
 import jafl
 from jafl.engine.plan.compatibility import check_optimizers
@@ -90,7 +91,11 @@ def assert_alike(params, others):
 
 
 @pytest.mark.parametrize(
-    "name", ["exponential_decay", "warmup_cosine_decay_schedule", "piecewise_constant_schedule"]
+    "name",
+    in_tiers(
+        ["exponential_decay", "warmup_cosine_decay_schedule", "piecewise_constant_schedule"],
+        ["warmup_cosine_decay_schedule"],
+    ),
 )
 def test_schedules_that_decide_by_their_numbers_train(name):
     positional, named = SCHEDULES[name]
