@@ -39,7 +39,7 @@ def test_every_picture_is_shown_with_its_command():
 
 def tried(arguments: tuple[str, ...]) -> list[str]:
     """The arguments for a dry run, of a sweep for its last condition."""
-    swept = grid.parse(arguments[1]) if arguments[0] == "sweep" else {}
+    swept = grid.parse(arguments[1]) if arguments[:1] == ("sweep",) else {}
     last = [f"--{setting}={values[-1]}" for setting, values in swept.items()]
     return ["plan", *last, *(arguments[2:] if swept else arguments), "--pictures=none"]
 
@@ -48,7 +48,7 @@ def tried(arguments: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("arguments", dict.fromkeys(picture.arguments for picture in PICTURES.values()))
 def test_a_command_of_the_gallery_is_one_that_run_py_takes(arguments, tmp_path):
     """An experiment has no dry run; tests/experiments runs each."""
-    if arguments[0] == "experiment":
+    if arguments[:1] == ("experiment",):
         assert list(arguments[1:]) == [EXPERIMENT]
         assert EXPERIMENT in discovery.names()
     else:

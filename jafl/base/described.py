@@ -29,6 +29,11 @@ class Origin(NamedTuple):
 _CALLS: dict[int, tuple[weakref.ref[Any], Origin]] = {}
 
 
+def _forget(key: int, _: Any, calls: dict[int, Any] = _CALLS) -> None:
+    """Removes the entry of an object that is gone; also at the end of the process, when names have no values."""
+    calls.pop(key, None)
+
+
 def described(factory: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     """Decorates a factory, so that what it makes remembers the call.
 
@@ -50,7 +55,7 @@ def described(factory: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
                 factory, {name: value for name, value in given.items() if not isinstance(value, np.ndarray)}
             )
             key = id(made)
-            _CALLS[key] = weakref.ref(made, lambda _: _CALLS.pop(key, None)), call
+            _CALLS[key] = weakref.ref(made, functools.partial(_forget, key)), call
         return made
 
     return remembered

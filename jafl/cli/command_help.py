@@ -9,6 +9,7 @@ from jafl.cli.commands import COMMANDS, SETTINGS, Command
 from jafl.cli.declared_flags import FLAGS
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS
+from jafl.config.grammar import Explanation
 from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
@@ -42,16 +43,13 @@ def short(program: str) -> str:
     program: how jafl is called, ``python run.py``.
     """
     commands = [
-        *(
-            (f"{name} {each.words}".strip() or "--NAME=VALUE ...", each.summary)
-            for name, each in COMMANDS.items()
-        ),
-        ("help NAME", "tells what a setting can be, a command does or a flag means: help delay"),
+        *((next(iter(each.examples)), each.summary) for each in COMMANDS.values()),
+        ("help delay", "tells what a setting can be, a command does, a flag means"),
     ]
     lines = [
         "Simulates asynchronous federated learning: settings in, a folder of numbers and pictures out.",
         "",
-        f"Commands, written behind {program}; COMMAND --help explains one and its flags:",
+        f"Commands, written behind {program}; sweep --help explains one and its flags:",
         *_columns(commands),
         "",
         "The ten settings that everybody uses:",
@@ -102,12 +100,18 @@ def of(name: str, program: str) -> str:
       name: of a command or setting, or the dotted or short name of an argument: ``delay.shape``.
       program: how jafl is called.
     """
+    name = name.lstrip("-")
+    if name == "flagfile":
+        text = "a file of flags, one --name=value a line, without quotes; # begins a comment."
+        return _wrapped(f"--flagfile: {text}", "  ")
     if name in COMMANDS and name not in HELP:
         return of_command(COMMANDS[name], program)
     setting, _, argument = argument_path(name).partition(".")
     if name in FLAGS:
         return _explained(_flag(name))
     if setting not in HELP or (argument and setting not in CALLS):
+        if values := _values(name):
+            return values
         hint = did_you_mean(name, [*HELP, *SHORT_NAMES, *COMMANDS, *FLAGS], "See --help for the commands.")
         raise SettingError(f"No command, setting or flag is called {name!r}. {hint}")
     if not argument:
@@ -125,6 +129,16 @@ def of(name: str, program: str) -> str:
     return "\n".join(lines)
 
 
+def _values(name: str) -> str:
+    """What a call of this name is, of each setting that can have it; empty where none can."""
+    lines = []
+    for setting in CALLS:
+        for each in grammar(setting).explained():
+            if each.call.partition("(")[0] == name:
+                lines += [f"A value of --{setting}:", *_explanation(setting, each)]
+    return "\n".join(lines).rstrip()
+
+
 class Explained(NamedTuple):
     """A flag as the help shows it. A switch is a flag that ``--no`` before its name turns off."""
 
@@ -136,12 +150,18 @@ class Explained(NamedTuple):
 
 def _can_be(name: str) -> str:
     """What the call of a setting can be, with all arguments and an example each."""
-    lines = []
-    for each in grammar(name).explained():
-        lines += [_wrapped(each.call, ""), _wrapped(each.text, "    ")]
-        lines += [_wrapped(f"{argument}: {text}", "      ") for argument, text in each.arguments.items()]
-        lines += [f'    --{name}="{each.example}"', ""] if each.example else [""]
+    lines = [line for each in grammar(name).explained() for line in _explanation(name, each)]
     return "\n".join(lines).rstrip()
+
+
+def _explanation(setting: str, each: Explanation) -> list[str]:
+    """The lines on one call; arguments that have one text together stand together."""
+    together: dict[str, list[str]] = {}
+    for argument, text in each.arguments.items():
+        together.setdefault(text, []).append(argument)
+    lines = [_wrapped(each.call, ""), _wrapped(each.text, "    ")]
+    lines += [_wrapped(f"{', '.join(names)}: {text}", "      ") for text, names in together.items()]
+    return [*lines, *([f'    --{setting}="{each.example}"'] if each.example else []), ""]
 
 
 def by_group() -> dict[str, list[Explained]]:
@@ -177,7 +197,7 @@ def _explained(flag: Explained) -> str:
     default = flag.default
     if isinstance(default, bool):
         default = str(default).lower()
-    shown = "" if default in (None, "") else f" (default: {default})"
+    shown = "" if default in (None, "", "default") else f" (default: {default})"
     choices, end, text = flag.text.partition(
         ">: "
     )  # of a flag that is one of several words: <auto|never>: ...

@@ -111,8 +111,9 @@ def _sweep(asked: Given) -> int:
         swept = {**swept, "sweep": asked.sweep} if isinstance(swept, dict) and swept else asked.sweep
     _set_up_jax(settings.float_type)
     several = len(items("algorithm", settings.algorithm)) > 1 or "," in settings.seed
-    allowed = 'given where there is one run: sweep "partition.alpha=0.1,1"'
-    require(swept or several, "sweep", asked.sweep, allowed)
+    named = {"algorithm", "seed"} & set(asked.settings()) or asked.config
+    allowed = 'given, sweep "partition.alpha=0.1,1", or several algorithms or seeds'
+    require(swept or (several and named), "sweep", asked.sweep, allowed)
     return _exit_status(_run_sweep(asked, _without_unread(asked, settings, swept), swept))
 
 
@@ -254,9 +255,12 @@ ACTS: Mapping[str, Callable[[Given], int]] = {
 
 
 def _refuse(asked: Given, names: Iterable[str], where: str) -> None:
-    """Raises SettingError for the first of these flags that is given."""
+    """Raises SettingError for the first of these flags that is typed; warns of those of a flag file."""
     for name in names:
-        require(not asked.flags[name].present, name, getattr(asked, name), f"left out {where}")
+        value = getattr(asked, name)
+        require(name not in asked.typed, name, value, f"left out {where}")
+        if asked.flags[name].present:
+            _warn(f"--{name}={value} stands in the flag file, but is not read {where}.")
 
 
 def _find_experiments(setting: str, value: str, what: str) -> None:

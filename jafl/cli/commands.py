@@ -20,7 +20,7 @@ class Command:
       name: empty for training, which has none.
       summary: a phrase for the list of commands.
       text: sentences for the command's own help.
-      examples: {what stands behind ``run.py``: what it does}.
+      examples: {what stands behind ``run.py``: what it does}; the first one is short, for the list of commands.
       flags: the names of the flags that it reads.
       words: what stands behind the name, for the help.
       word: the flag that these words set; empty where there are none.
@@ -45,8 +45,8 @@ _ALL = (
         "trains one run, or several to compare",
         "Trains every algorithm and seed that the settings list, and leaves a directory with numbers and pictures.",
         {
-            "": "compares four algorithms on handwritten digits",
             "--algorithm=fedbuff --seed=0,1,2": "one algorithm, three seeds",
+            "": "compares four algorithms on handwritten digits",
             '--algorithm=fedbuff --delay="gamma(shape=2)"': "with durations of trips of another law",
             "--config=runs/001/fedbuff-seed0/config.json --output_dir=again": "repeats a run",
         },
@@ -59,6 +59,7 @@ _ALL = (
         "with a sweep that was stopped, also in several processes at once. Between values of one setting stand "
         "commas, between settings semicolons; without values it is a comparison that processes can share.",
         {
+            'sweep "partition.alpha=0.1,1"': "two conditions",
             'sweep "partition.alpha=0.1,1; delay.sigma=0.5,2" --output_dir=runs/sweep': "four conditions",
             'sweep "delay=exponential,gamma(shape=2)" --algorithm=fedbuff,ace': "two laws, two algorithms",
         },
@@ -72,6 +73,7 @@ _ALL = (
         "runs a paper's figure or table",
         "Runs an experiment of a paper and says what came out. The same command goes on with what was stopped.",
         {
+            "experiment fedbuff_fig3": "FedBuff's figure 3, at desk size",
             "experiment list": "which experiments there are",
             "experiment fedbuff_fig3 --tune": "searches for the settings first",
         },
@@ -121,7 +123,7 @@ _ALL = (
         "Computes and draws the schedules of the runs, and trains nothing; of an experiment it says which runs, "
         "settings, seeds, trips, memory and multiply-adds it has.",
         {
-            "plan --algorithm=fedbuff --client_trips=100000": "the schedule of a run",
+            "plan --client_trips=100000": "the schedules of a comparison",
             "plan --experiment=fedbuff_fig3": "what an experiment would run",
         },
         (*SETTINGS, "config", "output_dir", "overwrite", "pictures", "experiment", *OF_EXPERIMENTS),
@@ -131,7 +133,10 @@ _ALL = (
         "says whether runs would fit on chips that are not here",
         "Says whether the runs, or those of a sweep or an experiment, fit on these chips and what memory they need, "
         "and trains nothing: v5e:1x1, v5e:2x4, v6e:1x1, v4:2x2x1, ..., h100. Needs jafl[tpu], and no such chip.",
-        {"forecast v5e:1x1 --model=resnet18 --dataset=cifar10": "one run on one TPU"},
+        {
+            "forecast v5e:1x1": "the usual comparison on one TPU",
+            "forecast h100 --experiment=fedbuff_fig3 --scale=paper": "an experiment on a GPU",
+        },
         (*SETTINGS, "forecast", "config", "sweep", "experiment", *OF_EXPERIMENTS),
         words="CHIPS",
         word="forecast",
@@ -142,7 +147,7 @@ _ALL = (
         "prepare",
         "downloads and prepares a data set, once",
         "Downloads and prepares a data set of tensorflow-datasets under data_dir, once.",
-        {"prepare cifar10 --data_dir=data": "CIFAR-10"},
+        {"prepare cifar10": "CIFAR-10", "prepare cifar10 --data_dir=data": "into a folder of its own"},
         ("prepare", "data_dir", "manual_dir"),
         words="NAME",
         word="prepare",
@@ -154,6 +159,7 @@ _ALL = (
         "measures how fast this machine trains",
         "Measures this machine; algorithm, model and num_clients choose among a benchmark's rows.",
         {
+            "benchmark clients": "FedBuff, ACE and WKAFL with 1,000 to 100,000 clients",
             "benchmark list": "which benchmarks there are",
             "benchmark clients --num_clients=1000": "trips a second, and memory",
         },

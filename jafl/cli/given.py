@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -76,7 +77,10 @@ def command_of(arguments: Sequence[str]) -> Command:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS, "See --help for all commands.")
-        raise SettingError(f"There is no command {name!r}, and a flag is written --name=value. {hint}")
+        training = "Training needs none: --algorithm=fedbuff."
+        raise SettingError(
+            f"There is no command {name!r}, and a flag is written --name=value. {training} {hint}"
+        )
     return COMMANDS[name]
 
 
@@ -105,17 +109,43 @@ def read(script: str, arguments: Sequence[str]) -> Given:
     except flags.UnrecognizedFlagError as error:
         raise _unknown(error.flagname, command) from None
     except (flags.Error, ValueError) as error:  # a ValueError for --nooverwrite=3
-        raise SettingError(f"{str(error).rstrip('.')}. {_see(command)}") from None
+        raise _illegal(str(error), values) or SettingError(
+            f"{str(error).rstrip('.')}. {_see(command)}"
+        ) from None
     _set_word(command, words, values)
     typed = {name if name in values else name.removeprefix("no") for name in map(_name, rest)}
     return Given(program_name(script), tuple(arguments), command, values, frozenset(typed))
+
+
+def _illegal(message: str, values: flags.FlagValues) -> SettingError | None:
+    """The refusal of a value that a flag cannot have, from what absl says of it; None of another message."""
+    found = re.match(r"flag --(\w+)=(.*?): ", message, re.S)
+    if not found or found[1] not in values:
+        return None
+    flag = values[found[1]]
+    lowest = getattr(flag.parser, "lower_bound", None)
+    allowed = {
+        flags.IntegerParser: "a whole number" if lowest is None else f"a whole number of at least {lowest}",
+        flags.FloatParser: "a number",
+        flags.BooleanParser: "true or false",
+        flags.EnumParser: f"one of {', '.join(getattr(flag.parser, 'enum_values', ()))}",
+    }
+    return refusal(flag.name, found[2], allowed[type(flag.parser)]) if type(flag.parser) in allowed else None
 
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:
     """Sets the flag that stands for the words behind a command's name."""
     if len(words) > command.most_words:
         extra = words[command.most_words]
-        raise SettingError(f"{extra!r} is not a flag: write --name=value. {_see(command)}")
+        what = (
+            "is not a flag: write --name=value" if extra not in COMMANDS else "is a command: write it first"
+        )
+        several = (
+            " Several settings are one argument, in quotes, with semicolons."
+            if command.name == "sweep"
+            else ""
+        )
+        raise SettingError(f"{extra!r} {what}.{several} {_see(command)}")
     if words:
         before = values[command.word]
         require(
@@ -148,12 +178,24 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
                 [argument, *([] if "=" in argument else [next(left, "")])]
             )
         except flags.Error as error:
-            raise SettingError(f"{str(error).removeprefix('ERROR:: ')}.") from None
+            raise refusal(
+                "flagfile",
+                argument.partition("=")[2],
+                "a file that can be read",
+                f"{str(error).removeprefix('ERROR:: ')}.",
+            ) from None
         except UnicodeDecodeError as error:
             raise SettingError(f"The file of --flagfile is not text: {error}.") from None
         for each in in_file:
             name = _name(each)
             name = name if _readers(name) else name.removeprefix("no")
+            value = each.partition("=")[2].strip()
+            quoted = len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]
+            require(
+                not quoted, f"{name} in the flag file", value, "without quotes around it: no shell reads it"
+            )
+            spaced = each.partition("=")[0].rstrip() != each.partition("=")[0]
+            require(not spaced, "a line of the flag file", each, "--name=value without spaces around =")
             if _reads(command, name) or not _readers(name):
                 yield each
             else:

@@ -227,6 +227,8 @@ SHORT_NAMES = {
 }
 # {a name that no argument has: the argument that was called so}
 _FORMER = {
+    "lr": "learning_rate",
+    "server_lr": "server_learning_rate",
     "client_momentum": "client_optimizer.momentum",
     "server_momentum": "server_optimizer.momentum",
     **{
@@ -447,12 +449,15 @@ def former_argument(name: str) -> str:
     """A question for a name such as ``restart``, ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
     if name in _FORMER:
         return f"Did you mean '{_FORMER[name]}'?"
-    for setting in CALLS:
-        for factory, arguments in grammar(setting).arguments().items():
-            for argument in arguments:
-                if name in (argument, f"{setting}_{argument}", f"{factory}_{argument}"):
-                    return f"Did you mean '{setting}.{argument}'?"
-    return ""
+    found = dict.fromkeys(
+        f"{setting}.{argument}"
+        for setting in CALLS
+        for factory, having in grammar(setting).arguments().items()
+        for argument in having
+        if name in (argument, f"{setting}_{argument}", f"{factory}_{argument}")
+    )
+    meant = [short_name(path) for path in found]
+    return f"Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
 def literal(text: str) -> Any:

@@ -433,6 +433,8 @@ class Grammar:
     def _said(self, text: str) -> Any:
         """The value that a text says, the caller's own."""
         require(isinstance(text, str), self.setting, text, "text")
+        if not text.strip():
+            raise refusal(self.setting, text, f"a name, or a call such as {self._example()}")
         if text in self._read_before:
             return _copied(self._read_before[text])
         try:

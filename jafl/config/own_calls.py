@@ -15,7 +15,8 @@ class Split:
       test_fraction: share of all examples held out for the test. Default: the data set's own test examples; 0.2 of
         digits, synthetic, mnist_5000, mnist_1d and python_source, 0.1 of celeb_a and sentiment140.
       validation_fraction: share of the examples held out for validation.
-      client_test_fraction: share of each client's own examples held out of training, to measure its own accuracy.
+      client_test_fraction: share of each client's own examples held out of training, to measure its own accuracy
+        (--evaluate_clients).
       evaluation_examples: how many of the test examples, and of the validation examples, are evaluated on: the same
         ones each time, drawn with ``seed``, in proportion from every class. The others are left out. Default: all.
       seed: of the split, of the examples of synthetic and mnist_1d, and of python_source's files. Default: 0; LEAF's

@@ -94,7 +94,9 @@ class Dropout:
         for names in (("fraction", "clients"), ("server_step", "time", "trips")):
             values = tuple(getattr(self, name) for name in names)
             number = sum(value is not None for value in values)
-            require(number == 1, f"the dropout's {', '.join(names)}", values, "None but for one of them")
+            given = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            allowed = f"exactly one of {', '.join(names)}, as in fraction(0.5, time=10)"
+            require(number == 1, "what a dropout has", given or "none", allowed)
         if self.fraction is not None:
             allowed = "at least 0 and at most 1"
             real_number("the dropout's fraction", self.fraction, lambda value: 0 <= value <= 1, allowed)

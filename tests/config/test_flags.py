@@ -100,7 +100,7 @@ def test_of_a_flag_file_a_command_takes_what_it_reads(tmp_path):
 @pytest.mark.parametrize("typed", ["-h", "--help", "help", "--helpshort", "-?"])
 def test_every_way_to_ask_for_help(typed, tmp_path):
     said = command([typed], tmp_path)
-    assert said.status == 0 and "sweep [VALUES]" in said.text
+    assert said.status == 0 and 'sweep "partition.alpha=0.1,1"' in said.text
     assert said.text.count("\n") <= 50  # two screens
     told = (
         command(["sweep", typed], tmp_path).text

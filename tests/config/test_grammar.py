@@ -557,8 +557,8 @@ def code(part):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", f"{PARSER} invalid syntax."),
-        (" ", f"{PARSER} invalid syntax."),
+        ("", "must be a name, or a call such as constant(duration=1.0)."),
+        (" ", "must be a name, or a call such as constant(duration=1.0)."),
         ("gamma(", f"{PARSER} '(' was never closed."),
         ("gamma(2))", f"{PARSER} unmatched ')'."),
         ("groups([(1, gamma)", f"{PARSER} '[' was never closed."),

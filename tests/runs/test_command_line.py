@@ -209,7 +209,7 @@ def test_an_installed_package_says_where_the_experiments_are(typed, refused, rem
     ("arguments", "message"),
     [
         (["--bufer_size=5"], "There is no flag 'bufer_size'. Did you mean 'buffer_size'?"),
-        (["--num_clients=ten"], "--num_clients=ten"),
+        (["--num_clients=ten"], "num_clients is 'ten', but must be a whole number"),
         (["fedbuff"], "There is no command 'fedbuff', and a flag is written --name=value"),
         (["--config=missing.json"], "config is 'missing.json', but cannot be read"),
     ],

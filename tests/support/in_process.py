@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jafl.cli import command_line
+from jafl.cli.commands import COMMANDS
 
 
 class Said(NamedTuple):
@@ -43,10 +44,12 @@ def command(arguments: Sequence[str], folder: str | os.PathLike[str]) -> Said:
 
 
 def with_base(base: str, typed: str) -> list[str]:
-    """The words of ``typed``, those before its first flag first: a command. Flags of ``base`` come before its own."""
+    """The words of ``typed``: a command, then the flags of ``base`` if it trains, then its own."""
     words = typed.split()
     leading = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    return [*leading, *base.split(), *words[len(leading) :]]
+    name = leading[0] if leading else ""
+    trains = name not in COMMANDS or "seed" in COMMANDS[name].flags
+    return [*leading, *(base.split() if trains else []), *words[len(leading) :]]
 
 
 def assert_says(text: str, words: str) -> None:

@@ -307,7 +307,7 @@ def test_a_comparison_in_parts_is_a_sweep_in_which_nothing_is_swept(tmp_path):
             ["sweep", SWEEP, "--part=1/2"],
             "output_dir is None, but must be a directory that all parts share",
         ),
-        (["sweep", "--part=1/2"], "sweep is None, but must be given where there is one run"),
+        (["sweep", "--part=1/2"], "sweep is None, but must be given, sweep"),
         (["plan", "--part=1/2", "--seed=0,1"], "plan has no flag 'part'"),
         (
             ["sweep", "--part=1/2", "--seed=0,1", "--distributed=auto"],
