@@ -370,7 +370,7 @@ class Grammar:
         found: dict[str, str] = {}
         for call in _calls(self.read(text)):
             for name, value in call.arguments.items():
-                if self._is_file(self._hints(call.name).get(name, Any)):
+                if value is not None and self._is_file(self._hints(call.name).get(name, Any)):
                     number = sum(other.partition("[")[0] == name for other in found)
                     found[f"{name}[{number}]" if number else name] = value
         return found

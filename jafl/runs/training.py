@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jafl import plots
+from jafl.config import calls
 from jafl.config.experiment import Experiment
 from jafl.records import History, Params
 from jafl.runs.directory.damage import is_closed
@@ -43,7 +44,7 @@ def run_experiment(
     waits = recording.is_waiting
     checkpoint_options: dict[str, Any] = {
         "every": options.checkpoint_every,
-        "configuration": recording.decides,
+        "configuration": calls.flattened(recording.decides),
         "refuse": not waits,
     }
     folder = directory.new_checkpoints if waits else directory.checkpoints

@@ -55,7 +55,7 @@ def free_job():
 
 @pytest.mark.parametrize("cluster", [pytest.param(slurm, marks=full), pytest.param(open_mpi, marks=gate)])
 def test_a_scheduler_tells_the_processes_who_they_are(cluster, tmp_path):
-    members, statuses = run(2, SETTINGS, tmp_path, address=[[], []], environments=cluster(2))
+    members, statuses = run(2, SETTINGS, tmp_path, address=["auto", "auto"], environments=cluster(2))
     assert statuses == [0, 0], members.erred(0) + members.erred(1)
     assert "Results are in run" in members.said(0)
     assert members.said(1) == "" and members.erred(1) == ""

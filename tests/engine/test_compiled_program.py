@@ -101,7 +101,8 @@ def test_no_snapshots_are_copied_by_any_rule(model, rule):
     assert not whole_copies(text, rows)
 
 
-@pytest.mark.parametrize("model", in_tiers(DENSE, []))
+@pytest.mark.full
+@pytest.mark.parametrize("model", DENSE)
 def test_no_snapshots_are_copied_for_the_state_of_adam(model):
     text, rows = compiled(DENSE[model], "fedbuff", (50,), BATCH // 2, server_optimizer=ADAM)
     assert not whole_copies(text, rows)

@@ -365,11 +365,8 @@ def test_what_goes_together():
     assert [len(batch) for batch in batches({}, {"delay.sigma": [0.5, 1.0]})] == [6]
     assert [len(batch) for batch in batches({}, {"delay": ["exponential", "gamma"]})] == [3, 3]
     assert [len(batch) for batch in batches({}, {"buffer_size": [4, 5]})] == [3, 3]
-    assert [len(batch) for batch in batches({}, {"synthetic_alpha": [0.5, 1.0]})] == [6]
     synthetic = {"dataset": "synthetic", "client_trips": 60}
-    assert [len(batch) for batch in batches(synthetic, {"synthetic_alpha": [0.5, 1.0]})] == [3, 3], (
-        "other data"
-    )
+    assert [len(batch) for batch in batches(synthetic, {"dataset.alpha": [0.5, 1.0]})] == [3, 3], "other data"
     assert {len(batch) for batch in batches({"decompose_steps": 2}, {"partition.alpha": [0.1]})} == {1}
     assert {len(batch) for batch in batches({}, {"partition.alpha": [0.1]}, share_programs=False)} == {1}
     forwards = batches(
