@@ -97,6 +97,8 @@ def _run(
     if swept:
         require(not asked.overwrite, "overwrite", asked.overwrite, "left out of a sweep")
         return _run_sweep(asked, settings, swept)
+    if resume:
+        _refuse(asked, ("processes", "runs_together", "baseline"), "where no sweep goes on")
     from jafl.runs import runner
 
     options = {**_options(asked), **({"hosts": hosts} if hosts else {})}

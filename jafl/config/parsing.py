@@ -37,11 +37,6 @@ def whole_number_in(setting: str, text: str) -> int:
     return int(text)
 
 
-def whole_numbers_in(setting: str, text: str) -> list[int]:
-    """``64, 32`` as [64, 32]; SettingError for anything else."""
-    return [whole_number_in(setting, item) for item in items(setting, text)]
-
-
 def labels_in(setting: str, text: str) -> list[int]:
     """``0-3,7`` as [0, 1, 2, 3, 7]."""
     labels: list[int] = []

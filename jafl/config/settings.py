@@ -237,8 +237,8 @@ class Settings:
     )
     evaluate_clients: bool = _setting(
         False,
-        "Also measure accuracy and loss on each client's own examples, those held out by client_test_fraction if "
-        "there are any: client_metrics.npz; mean, worst tenth and standard deviation in metrics.jsonl.",
+        "Also measure accuracy and loss on each client's own examples, those held out by split.client_test_fraction "
+        "if there are any: client_metrics.npz; mean, worst tenth and standard deviation in metrics.jsonl.",
         Declaration("output"),
     )
     decompose_steps: int = _setting(
@@ -363,12 +363,6 @@ HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclas
 DECLARED: dict[str, Declaration] = {
     field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
 }
-# What --help explains: the ten that everybody uses, and what else a run is made of.
-MOST_USED = (
-    *("algorithm", "num_clients", "concurrency", "buffer_size", "client_trips"),
-    *("learning_rate", "server_learning_rate", "local_steps", "batch_size", "seed"),
-    *("dataset", "partition", "model", "delay"),
-)
 # Settings that say where data lie: data in another place do not make another run.
 PLACES = ("data_dir",)
 # All settings on which no result of a run depends.

@@ -159,10 +159,10 @@ def fold_source(
     """
     require(
         source.natural_partition is None,
-        "test_folds",
+        "folds",
         folds,
         f"left out for {source.name}, whose clients come with it",
-        "resample_data draws its split again for each seed.",
+        "split.resample draws its split again for each seed.",
     )
     remedy = "Draw the validation examples here: by validation_fraction."
     require(source.validation_x is None, "the source", source.name, "without validation examples", remedy)
@@ -170,9 +170,9 @@ def fold_source(
     places = _places(source)
     order = np.argsort(places)  # so that the source's own split decides nothing
     x, y, places = x[order], y[order], places[order]
-    whole_number("test_folds", folds, 2)
-    require(folds <= len(y), "test_folds", folds, f"at most the number of examples, {len(y)}")
-    allowed = f"at least 0 and below 1 - 1 / test_folds = {1 - 1 / folds:g}"
+    whole_number("folds", folds, 2)
+    require(folds <= len(y), "folds", folds, f"at most the number of examples, {len(y)}")
+    allowed = f"at least 0 and below 1 - 1 / folds = {1 - 1 / folds:g}"
     fits = finite_number(validation_fraction) and 0 <= validation_fraction < 1 - 1 / folds
     require(fits, "validation_fraction", validation_fraction, allowed)
     rng = generator("data_seed", data_seed, _FOLDS)

@@ -140,7 +140,7 @@ def per_client_accuracy(model: Model, params: Params, federation: Federation) ->
     held = federation.held_out
     if held is None:
         raise SettingError(
-            "federation.held_out is None, but must hold examples: set client_test_fraction, or see "
+            "federation.held_out is None, but must hold examples: set split.client_test_fraction, or see "
             "jafl.data.hold_out.",
             setting="federation.held_out",
         )

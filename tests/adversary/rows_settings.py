@@ -190,7 +190,7 @@ BAD = {
     "--split.folds=1798": "split.folds is 1798 ... at most the number of examples, 1797",
     "--split.folds=5 --split.test_fraction=0.1": "split.test_fraction is 0.1 ... left out where split.folds is given",
     "--split.folds=5 --split.resample=true": "split.resample is True ... left out where folds is given",
-    "--split.folds=5 --split.validation_fraction=0.8": "split.validation_fraction is 0.8 ... below 1 - 1 / test_folds = 0.8",
+    "--split.folds=5 --split.validation_fraction=0.8": "split.validation_fraction is 0.8 ... below 1 - 1 / folds = 0.8",
     "--dataset=synthetic --split.folds=5": "split.folds is 5 ... synthetic, whose clients come with it",
     "--split.client_test_fraction=1.5": "split.client_test_fraction is 1.5 ... below 1",
     "--split.client_test_fraction=-0.5": "split.client_test_fraction is -0.5 ... above 0 and below 1",

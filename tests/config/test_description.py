@@ -1,5 +1,6 @@
 """From objects to text and back: ``jafl.config.describe`` and ``jafl.config.load``."""
 
+import dataclasses
 import json
 
 import jax
@@ -14,6 +15,7 @@ import jafl
 from jafl.config import calls
 from jafl.config.grammar import Call
 from jafl.config.settings import FORMAT, Settings
+from jafl.data.sources.prepared import PREPARED
 from jafl.runs.runner import dry_run
 
 LABELS = np.arange(300, dtype=np.int32) % 10
@@ -51,19 +53,9 @@ CALLED = {
 }
 # Data that lie in no file here, and models that read them.
 NEEDS_FILES = {
-    *(
-        "cifar10",
-        "cifar100",
-        "mnist",
-        "fashion_mnist",
-        "emnist/byclass",
-        "emnist/mnist",
-        "celeb_a",
-        "sentiment140",
-    ),
+    *PREPARED,
     *("femnist/leaf", "femnist/fedjax", "femnist/tff", "newsgroups", "bert", "distilbert", "sent140_lstm"),
 }
-NO_OBJECTS = ("algorithm", "precision", "augmentation", "split")  # tried below, or values of settings alone
 EVERY = [
     (setting, name)
     for setting in calls.CALLS
@@ -186,8 +178,6 @@ def test_what_no_text_says_is_refused(value, setting, message):
 
 
 def test_an_object_that_was_changed_is_not_described_as_it_was_made():
-    import dataclasses
-
     model = dataclasses.replace(jafl.models.mlp(10), compute_dtype="bfloat16")
     with pytest.raises(jafl.SettingError, match="and not changed since"):
         jafl.config.describe(model, "model")
@@ -201,9 +191,7 @@ def test_a_config_file_is_loaded_and_described_as_it_stands(algorithm, tmp_path)
     content = json.loads((tmp_path / "run" / "config.json").read_text())
     described = jafl.config.describe(experiment)
     assert content["format"] == FORMAT
-    assert {name: content[name] for name in described if name != "dataset"} == {
-        name: value for name, value in described.items() if name != "dataset"
-    }
+    assert {name: content[name] for name in described} == described
     again = jafl.config.load(tmp_path / "run" / "config.json")
     assert np.array_equal(again.schedule.client, experiment.schedule.client)
     assert jafl.config.describe(again) == described

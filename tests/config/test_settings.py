@@ -18,7 +18,6 @@ from jafl.config.settings import (
     DECLARED,
     FORMAT,
     HELP,
-    MOST_USED,
     NOT_SETTINGS,
     OF_FEDERATION,
     SHORT_HELP,
@@ -50,11 +49,6 @@ def test_every_short_name_is_that_of_an_argument_and_has_help(name):
     assert name not in TYPES
     assert getattr(Settings, name).path == SHORT_NAMES[name]
     assert set(SHORT_HELP) == set(SHORT_NAMES)
-
-
-def test_the_settings_used_most_are_settings():
-    assert len(set(MOST_USED)) == len(MOST_USED) == 14
-    assert set(MOST_USED) <= {*TYPES, *SHORT_NAMES}
 
 
 def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule():

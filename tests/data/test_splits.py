@@ -238,10 +238,10 @@ def test_the_split_that_a_source_comes_with_does_not_decide_its_folds():
 @pytest.mark.parametrize(
     "source, arguments, message",
     [
-        ("digits", {"folds": 1}, "test_folds is 1"),
+        ("digits", {"folds": 1}, "folds is 1"),
         ("digits", {"folds": 1798}, "at most the number of examples, 1797"),
-        ("digits", {"folds": 4, "validation_fraction": 0.75}, "below 1 - 1 / test_folds = 0.75"),
-        ("synthetic", {"folds": 4}, "left out for synthetic, whose clients come with it. resample_data"),
+        ("digits", {"folds": 4, "validation_fraction": 0.75}, "below 1 - 1 / folds = 0.75"),
+        ("synthetic", {"folds": 4}, "left out for synthetic, whose clients come with it. split.resample"),
     ],
 )
 def test_folds_that_cannot_be_are_refused(source, arguments, message):

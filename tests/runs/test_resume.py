@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from command_line import ROOT, environment
+from in_process import assert_refused, command
 from run_again import SMALL, assert_same, at_step, checkpoints_in, contents, ctrl_c, quiet
 from runs_by_hand import written_so
 
@@ -237,6 +238,13 @@ def test_overwriting_removes_checkpoints(stopped, whole, tmp_path):
     shutil.copytree(stopped, tmp_path / "run")
     quiet(SMALL, tmp_path / "run", overwrite=True)
     assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("typed", ["--processes=2", "--runs_together=never", "--baseline=fedavg"])
+def test_what_only_a_sweep_reads_is_refused_where_a_run_goes_on(typed, stopped, tmp_path):
+    shutil.copytree(stopped, tmp_path / "run")
+    said = command(["resume", "run", typed], tmp_path)
+    assert_refused(said, f"{typed[2:].partition('=')[0]} is ... left out where no sweep goes on")
 
 
 @pytest.mark.parametrize(

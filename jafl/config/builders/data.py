@@ -70,7 +70,7 @@ def make_source(settings: Settings, read: Callable[..., Source] | None = None) -
 
     read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
     """
-    with _of_setting("split", "data_seed", "seed", "test_folds", "folds"):
+    with _of_setting("split", "data_seed", "seed"):
         return _split_source(settings, read)
 
 
