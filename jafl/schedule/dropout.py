@@ -92,11 +92,9 @@ class Dropout:
 
     def __post_init__(self) -> None:
         for names in (("fraction", "clients"), ("server_step", "time", "trips")):
-            values = tuple(getattr(self, name) for name in names)
-            number = sum(value is not None for value in values)
-            given = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            allowed = f"exactly one of {', '.join(names)}, as in fraction(0.5, time=10)"
-            require(number == 1, "what a dropout has", given or "none", allowed)
+            given = {name: value for name in names if (value := getattr(self, name)) is not None}
+            allowed = "exactly one of them, as in fraction(0.5, time=10)"
+            require(len(given) == 1, f"the dropout's {', '.join(names)}", given or "none of them", allowed)
         if self.fraction is not None:
             allowed = "at least 0 and at most 1"
             real_number("the dropout's fraction", self.fraction, lambda value: 0 <= value <= 1, allowed)

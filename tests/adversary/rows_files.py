@@ -101,7 +101,7 @@ ROWS = {
     "config argument typed of another call": from_config(config(partition="iid"), "partition.alpha: iid has no argument 'alpha'", "--partition.alpha=0.3"),
     "config partition": from_config(config(partition="dirichlet(alpha=-1)"), "partition.alpha is -1.0 ... above 0"),
     "config availability": from_config(config(availability="diurnal(share=2)"), "availability.share is 2.0 ... at most 1"),
-    "config dropout": from_config(config(dropout="fraction(0.5)"), "dropout ... exactly one of server_step, time, trips"),
+    "config dropout": from_config(config(dropout="fraction(0.5)"), "dropout ... exactly one of them"),
     "config dropout null": from_config(config(dropout=None), "dropout is None ... text"),
     "config argument of a null partition": from_config(config(**{"partition": None, "partition.alpha": -1}), "partition.alpha is -1.0 ... above 0"),
     "config availability list": from_config(config(availability=["always"]), "availability is ['always'] ... text"),
@@ -129,7 +129,7 @@ ROWS = {
     # Flag files
     "flag file missing": Row({}, "--flagfile=none.txt", "none.txt"),
     "flag file unknown": from_flags("--bufer_size=5", "There is no flag 'bufer_size'"),
-    "flag file bad value": from_flags("--num_clients=ten", "--num_clients=ten"),
+    "flag file bad value": from_flags("--num_clients=ten", "num_clients is 'ten', but must be a whole number"),
     "flag file no flag": from_flags("num_clients 5", "'num_clients 5' is not a flag"),
     "flag file cannot work": from_flags("--concurrency=500", "concurrency is 500"),
     "flag file not text": from_flags(b"\xff\xfe--seed=1", "The file of --flagfile is not text"),
