@@ -146,8 +146,13 @@ _ALL = (
     Command(
         "prepare",
         "downloads and prepares a data set, once",
-        "Downloads and prepares a data set of tensorflow-datasets under data_dir, once.",
-        {"prepare cifar10": "CIFAR-10", "prepare cifar10 --data_dir=data": "into a folder of its own"},
+        "Downloads and prepares a data set of tensorflow-datasets under data_dir, once. fashion_mnist is also taken "
+        "from Debian's package dataset-fashion-mnist, or from its four IDX files in manual_dir.",
+        {
+            "prepare cifar10": "CIFAR-10",
+            "prepare cifar10 --data_dir=data": "into a folder of its own",
+            "prepare fashion_mnist": "from Debian's package if that is installed, else downloaded",
+        },
         ("prepare", "data_dir", "manual_dir"),
         words="NAME",
         word="prepare",

@@ -87,7 +87,7 @@ FLAGS: Mapping[str, Declared] = {
         "report of other runs than a sweep's, nothing."
     ),
     "manual_dir": Declared(
-        "Folder with archives downloaded by hand. Default: downloads/manual/NAME in data_dir."
+        "Folder with archives or IDX files downloaded by hand. Default: downloads/manual/NAME in data_dir."
     ),
 }
 

@@ -5,8 +5,8 @@
     >>> federation = jafl.federate(source, jafl.data.dirichlet(source.y, 100, alpha=0.3, seed=0))
 
 A source is a data set with a common test set; ``SOURCES`` and ``PARTITIONS`` hold those that jafl knows, by name.
-``prepare`` downloads and prepares those of tensorflow-datasets, once. ``Federation.from_arrays`` takes any other
-arrays, ``Partition.from_lists`` any other division.
+``prepare`` prepares those that must be downloaded, once. ``Federation.from_arrays`` takes any other arrays,
+``Partition.from_lists`` any other division.
 """
 
 import functools

@@ -195,6 +195,7 @@ ROWS = {
     "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
     # Data sets
     "data not prepared": Row({}, "--dataset=mnist --data_dir=.", "mnist ... prepare"),
+    "data of a package": Row({}, "--dataset=fashion_mnist --data_dir=.", "run.py prepare fashion_mnist --data_dir=. ... apt-get install dataset-fashion-mnist"),
     "data folder missing": Row({}, "--dataset=cifar10 --data_dir=none", "cifar10 ... prepare"),
     "data folder is a file": Row({"d": "x"}, "--dataset=cifar10 --data_dir=d", "cifar10"),
     "leaf missing": Row({}, "--dataset=femnist/leaf --data_dir=.", "femnist"),

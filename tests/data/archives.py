@@ -9,10 +9,12 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
 
+from jafl.data.sources.idx import IDX_FILES
 from jafl.data.sources.prepared import default_data_dir, tfds_builder
 from jafl.data.sources.preparing import kept_archive, prepare, registered_archives
 
@@ -204,7 +206,10 @@ def keep_as_downloaded(name: str, data_dir: pathlib.Path, archives: Archives) ->
 
 @contextlib.contextmanager
 def few_examples() -> Iterator[None]:
-    """While it lasts, the builders of MNIST's kind expect as many examples as the tiny archives hold."""
+    """While it lasts, the builders of MNIST's kind expect as many examples as the tiny archives hold.
+
+    And they are used: IDX files that this machine may have are not looked for.
+    """
     from tensorflow_datasets.image_classification import mnist as module
 
     def replace(owner: Any, name: str, value: Any) -> None:
@@ -219,6 +224,7 @@ def few_examples() -> Iterator[None]:
         for config in module.EMNIST.BUILDER_CONFIGS:
             replace(config, "train_examples", TRAIN)
             replace(config, "test_examples", TEST)
+        stack.enter_context(mock.patch.dict(IDX_FILES, clear=True))
         yield
 
 

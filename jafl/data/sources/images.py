@@ -1,4 +1,4 @@
-"""Image data sets through tensorflow-datasets: CIFAR-10 and -100, MNIST, FashionMNIST, EMNIST.
+"""Image data sets with a test set of their own: CIFAR-10 and -100, MNIST, FashionMNIST, EMNIST.
 
 Images stay uint8, memory-mapped from their decoded form on disk, until the device normalizes them.
 """
@@ -6,7 +6,7 @@ Images stay uint8, memory-mapped from their decoded form on disk, until the devi
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from jafl.base.errors import choose
 from jafl.data.cache import Writer, cached
 from jafl.data.federation import Source
 from jafl.data.normalization import PixelStatistics, normalization_named
+from jafl.data.sources.idx import idx_examples, idx_files, idx_folder
 from jafl.data.sources.prepared import check_prepared, examples, folders, pixels_from
 from jafl.data.splits import check_own_split, split_source, stored_source
 
@@ -41,7 +42,7 @@ def image_source(
     data_seed: int = 0,
     normalization: str | None = None,
 ) -> Source:
-    """An image data set that tensorflow-datasets has prepared, with its own test set.
+    """An image data set that ``prepare`` has prepared, with its own test set.
 
     Args:
       name: "cifar10", "cifar100", "mnist", "fashion_mnist", "emnist/byclass" or "emnist/mnist".
@@ -80,12 +81,21 @@ def _decode(writer: Writer, name: str, root: pathlib.Path, transposed: bool) -> 
     facts: dict[str, Any] = {}
     for split in ("train", "test"):
         statistics = PixelStatistics()
-        for batch in examples(name, root, split, as_stored=("image",)):
-            x = np.stack([pixels_from(example["image"]) for example in batch])
+        for x, y in _batches(name, root, split):
             if transposed:
                 x = x.swapaxes(1, 2)
             statistics.add(x)
             writer.append(f"{split}_x", x)
-            writer.append(f"{split}_y", np.array([example["label"] for example in batch], np.int32))
+            writer.append(f"{split}_y", y)
         facts = facts or statistics.facts()
     return facts
+
+
+def _batches(name: str, root: pathlib.Path, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields x [n, height, width, channels] uint8 and y [n] int32 of a split, as they are stored."""
+    if idx_files(name, folder := idx_folder(name, root)):
+        yield idx_examples(name, folder, split)
+        return
+    for batch in examples(name, root, split, as_stored=("image",)):
+        x = np.stack([pixels_from(example["image"]) for example in batch])
+        yield x, np.array([example["label"] for example in batch], np.int32)

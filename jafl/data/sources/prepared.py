@@ -1,6 +1,6 @@
-"""Data sets that tensorflow-datasets has prepared: finds them, checks that they are complete, and reads them.
+"""Data sets that ``run.py prepare`` has prepared: finds them, checks that they are complete, and reads them.
 
-Reading them needs no TensorFlow, but they must be in the array_record format.
+Those of tensorflow-datasets are read without TensorFlow, but must be in the array_record format.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from jafl.base.errors import SettingError
 from jafl.base.extras import MissingLibraryError, importing
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.federation import Source
+from jafl.data.sources.idx import idx_files, idx_folder, ways_to_get
 from jafl.data.sources.without_tensorflow import without_bucket
 from jafl.data.splits import check_client_split, client_source
 
@@ -76,12 +77,20 @@ def tfds_builder(name: str, data_dir: str | os.PathLike) -> Any:
 
 
 def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]:
-    """The files of a prepared data set; SettingError if it is missing, damaged or in TensorFlow's format."""
+    """The files of a prepared data set; SettingError if it is missing, damaged or in TensorFlow's format.
+
+    They are the IDX files in ``idx_folder``, whose contents are checked when they are decoded; without any, those of
+    tensorflow-datasets.
+    """
     data_dir = pathlib.Path(data_dir)
-    folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
+    if files := idx_files(name, idx_folder(name, data_dir)):
+        return files
     remedy = f"Prepare it with: python run.py prepare {name} --data_dir={data_dir}"
+    folder = data_dir / name
+    if folder.exists():
+        folder = pathlib.Path(tfds_builder(name, data_dir).data_path)
     if not (folder / "dataset_info.json").exists():
-        begun = sorted(folder.parent.glob("*incomplete*")) if folder.parent.exists() else []
+        begun = sorted((data_dir / name).glob("*incomplete*"))
         if begun or folder.exists():
             unfinished = folder if folder.exists() else begun[0]
             raise SettingError(
@@ -90,7 +99,8 @@ def check_prepared(name: str, data_dir: str | os.PathLike) -> list[pathlib.Path]
                 setting="dataset",
             )
         raise SettingError(
-            f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {remedy}", setting="dataset"
+            f"dataset is {name!r}, but is not prepared in {str(folder)!r}. {remedy}. {ways_to_get(name, data_dir)}",
+            setting="dataset",
         )
     info = tfds_builder(name, data_dir).info
     if info.file_format is None or info.file_format.value != "array_record":

@@ -1,14 +1,16 @@
-"""Prepares a data set of tensorflow-datasets once, so that it can be read: ``run.py prepare ``."""
+"""Prepares a data set once, so that it can be read: ``run.py prepare``."""
 
 import hashlib
 import os
 import pathlib
+import shutil
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
 from jafl.base.errors import SettingError, unknown_name
-from jafl.base.extras import importing
+from jafl.base.extras import importing, is_installed
+from jafl.data.sources.idx import IDX_FILES, idx_examples, idx_files, idx_folder, ways_to_get
 from jafl.data.sources.prepared import (
     PREPARED,
     check_prepared,
@@ -28,9 +30,10 @@ def prepare(
     manual_dir: str | os.PathLike | None = None,
     show: Callable[[str], None] = print,
 ) -> pathlib.Path:
-    """Downloads and prepares a data set of tensorflow-datasets, once. Needs no TensorFlow.
+    """Prepares a data set, once: downloads it by tensorflow-datasets. Needs no TensorFlow.
 
-    Archives that lie in ``manual_dir`` are used instead of downloading, and checked.
+    Archives that lie in ``manual_dir`` are used instead of downloading, and checked. Fashion-MNIST's, gzipped or not,
+    and those of Debian's package dataset-fashion-mnist are read without tensorflow-datasets, too.
 
     Args:
       name: one of ``PREPARED``.
@@ -44,11 +47,14 @@ def prepare(
 
     Raises:
       SettingError: for an unknown name; a network that does not answer (within seconds; says which file goes where);
-        an archive that is truncated or not the published one; a folder that holds the data set in another format.
+        an archive that is truncated or not the published one; a folder that holds the data set in another format, or
+        nothing of it.
     """
     if name not in PREPARED:
         raise unknown_name("prepare", name, PREPARED)
     root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
+    if name in IDX_FILES and (files := _prepare_idx_files(name, root, manual_dir, show)):
+        return files
     builder = tfds_builder(name, root)
     by_hand = root / "downloads" / "manual" / builder.name
     if manual_dir:
@@ -64,6 +70,51 @@ def prepare(
     check_prepared(name, root)
     show(f"{name} is prepared in {folder}")
     return folder
+
+
+def _prepare_idx_files(
+    name: str, root: pathlib.Path, manual_dir: str | os.PathLike | None, show: Callable[[str], None]
+) -> pathlib.Path | None:
+    """Checks the IDX files of a data set, and copies them under ``root``; returns their folder.
+
+    None where there are none, and where tensorflow-datasets has prepared the data set.
+    """
+    own = idx_folder(name, root)
+    others = pathlib.Path(manual_dir).expanduser() if manual_dir else IDX_FILES[name].folder
+    files = idx_files(name, own)
+    if not files and any((root / name).glob("*/dataset_info.json")):
+        return None
+    files = files or idx_files(name, others)
+    if not files:
+        if not manual_dir and is_installed("tensorflow_datasets"):
+            return None
+        setting, value = ("manual_dir", str(others)) if manual_dir else ("prepare", name)
+        raise SettingError(
+            f"{setting} is {value!r}, but neither {str(others)!r} nor {str(own)!r} has the files "
+            f"{', '.join(IDX_FILES[name].digests)}, gzipped or not. {ways_to_get(name, root)}",
+            setting=setting,
+            value=value,
+        )
+    for split in ("train", "test"):
+        idx_examples(name, files[0].parent, split)
+    if files[0].parent == own:
+        show(f"{name} is already prepared in {own}")
+        return own
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            unfinished = own / f".unfinished-{file.name}"
+            shutil.copyfile(file, unfinished)
+            unfinished.replace(own / file.name)
+    except OSError as error:
+        raise SettingError(
+            f"data_dir is {str(root)!r}, but {str(own)!r} cannot be written ({error.strerror}). Give another folder: "
+            f"python run.py prepare {name} --data_dir=FOLDER",
+            setting="data_dir",
+            value=str(root),
+        ) from error
+    show(f"{name} is prepared in {own}, with the files from {others}")
+    return own
 
 
 def _check_archives(name: str, builder: Any, by_hand: pathlib.Path, downloads: pathlib.Path) -> None:
@@ -157,8 +208,9 @@ def _check_network(name: str, missing: list[str], archives: dict[str, Any], by_h
             requests.head(url, timeout=SECONDS_TO_CONNECT)
         except requests.RequestException as error:
             listed = "".join(f"\n  {archives[url].filename}  from {url}" for url in missing)
+            package = f"apt-get install {IDX_FILES[name].package}, or " if name in IDX_FILES else ""
             raise SettingError(
-                f"prepare is {name!r}, but {host} does not answer ({type(error).__name__}). Without a network, put "
-                f"these files into {str(by_hand)!r} and try again:{listed}",
+                f"prepare is {name!r}, but {host} does not answer ({type(error).__name__}). Without a network, "
+                f"{package}put these files into {str(by_hand)!r} and try again:{listed}",
                 setting="prepare",
             ) from error
