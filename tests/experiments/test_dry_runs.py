@@ -265,6 +265,28 @@ def test_the_command_plans(tmp_path):
     assert "num_clients is 0" in result.stdout + result.stderr
 
 
+def test_a_panel_of_fedstaleweight_fig2_runs_alone_as_published():
+    scale = discovery.load("fedstaleweight_fig2").scales["paper"]
+    sweep = sweeps.results_sweep(*sweeps.adapted(scale, {"dataset": "fashion_mnist"}))
+    assert sweep.conditions == {"dataset": ["fashion_mnist"]}
+    arms = all_arms.under(sweep.settings, sweep.arms, {"dataset": "fashion_mnist"}, sweep.overrides)
+    assert len(arms) == 7
+    published = {
+        "dataset": "fashion_mnist",
+        "model": "fedstaleweight_fashion_cnn",
+        "num_clients": 15,
+        "buffer_size": 5,
+        "server_steps": 4000,
+        "local_steps": 1,
+        "batch_size": 32,
+        "learning_rate": 0.01,
+        "server_learning_rate": 1.0,
+        "split.test_fraction": 0.2,
+    }
+    for settings in arms.values():
+        assert {name: settings.argument(name) for name in published} == published
+
+
 def planned_row(label, runs, *, evaluation=10, memory=100, made=True):
     counted = Compute(training=100, server=0, evaluation=evaluation, minibatches=50, evaluations=5)
     needs = dry_runs.Needs(trips=50, steps=10, memory=memory, available=1000, counted=counted)

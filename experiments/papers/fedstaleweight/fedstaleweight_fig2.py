@@ -2,7 +2,8 @@
 
 Command: python run.py experiment fedstaleweight_fig2
     --tune searches for the learning rates first; --scale=paper takes FashionMNIST and CIFAR-10, once
-    ``run.py prepare fashion_mnist`` and ``run.py prepare cifar10`` have been run.
+    ``run.py prepare fashion_mnist`` and ``run.py prepare cifar10`` have been run, and --scale=paper
+    --dataset=fashion_mnist the first of them alone.
 
 Published: test accuracy over server steps, in a figure without a table: FedStaleWeight above buffered averaging on
 both data sets, and quicker to get there. 15 clients, ten with durations U(1, 2) and labels 4-9, five with U(8, 12)
