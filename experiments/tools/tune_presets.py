@@ -103,7 +103,10 @@ GRADIENT_RATES = {
     "gsgm": OF_MEAN_GRADIENTS,
     "zeno_plus_plus": OF_EACH_GRADIENT[1:-1],
 }
-ALL_IN_FLIGHT = ("ace", "aced")  # they begin with a round of all clients
+ALL_IN_FLIGHT = (
+    "ace",
+    "aced",
+)  # they begin with a round of all clients, and their presets have one trip a step
 PAIRS: dict[str, list[tuple[float, float]]] = {
     **{name: list(itertools.product(*rates)) for name, rates in RATES.items()},
     **{name: [(1.0, rate) for rate in rates] for name, rates in GRADIENT_RATES.items()},
@@ -148,7 +151,8 @@ def tuning_settings(world: str, algorithm: str) -> Settings:
     """A world's settings for one algorithm, both seeds; its rates are still to be filled in."""
     own = dict(WORLDS[world])
     if algorithm in ALL_IN_FLIGHT:
-        own.pop("concurrency", None)
+        for name in ("concurrency", "buffer_size"):
+            own.pop(name, None)
     if algorithm == "zeno_plus_plus":
         own["split.server_examples"] = 100
     seeds = ",".join(map(str, SEEDS))

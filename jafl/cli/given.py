@@ -12,7 +12,7 @@ from absl import flags
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command
 from jafl.cli.declared_flags import define
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, literal, says
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, literal, says
 from jafl.config.declaration import join_with_or
 from jafl.config.settings import TYPES, nearest
 
@@ -49,7 +49,7 @@ class Given:
     def settings(self) -> dict[str, Any]:
         """{name: value} of the settings, and arguments of calls, that were typed or stand in a flag file.
 
-        Raises SettingError for an argument that a given call says itself.
+        Raises SettingError for an argument that a given call says itself, or that excludes one that it says.
         """
         given: dict[str, Any] = {
             name: self.flags[name].value
@@ -59,8 +59,13 @@ class Given:
         arguments = [name for name in given if "." in argument_path(name)]
         for name in arguments:
             setting, _, path = argument_path(name).partition(".")
-            if setting in given and says(setting, given[setting], path):
-                raise refusal(name, given[name], f"left out where {setting} says it, too: {given[setting]}")
+            if setting not in given:
+                continue
+            for said, what in ((path, "it, too"), (grammar(setting).partner(path), "another in its place")):
+                if said and says(setting, given[setting], said):
+                    raise refusal(
+                        name, given[name], f"left out where {setting} says {what}: {given[setting]}"
+                    )
         return given | {name: literal(given[name]) for name in arguments}
 
 

@@ -134,7 +134,12 @@ def _protocols() -> Grammar:
         (*TRIPS_PER_STEP.values(), "concurrency", "start_rate", "restart", *BUDGETS),
         ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
         has_default=True,
-        exclusive=(BUDGETS, ("start_rate", "concurrency"), ("participation", "cohort_size")),
+        exclusive=(
+            BUDGETS,
+            ("start_rate", "concurrency"),
+            ("participation", "cohort_size"),
+            ("reports", "buffer_size"),
+        ),
         other_names={("synchronous", "concurrency"): "cohort_size"},
     )
     return _with_short_names(grammar)

@@ -163,7 +163,7 @@ class Grammar:
         if isinstance(value, str):
             value = self._from_text(holder, name, value)
         given = {**holder.arguments, name: self._checked(holder.name, name, value)}
-        partner = self._partner(name)
+        partner = self.partner(name)
         if value is not None and given.get(partner) is not None:
             del given[partner]
         if value is None and name in self.supplied:
@@ -177,7 +177,7 @@ class Grammar:
         """The call of a factory with these arguments, in its order."""
         return Call(name, {each: given[each] for each in self._parameters(name) if each in given})
 
-    def _partner(self, name: str) -> str:
+    def partner(self, name: str) -> str:
         """The argument that a call has not beside this one; empty where there is none."""
         partners = {one: other for pair in self.exclusive for one, other in (pair, pair[::-1])}
         return partners.get(name, "")
@@ -197,7 +197,7 @@ class Grammar:
             name: value for name, value in self._in_place(call.name, earlier).items() if name in parameters
         }
         said = {name for name, value in call.arguments.items() if value is not None}
-        for name in [each for each in kept if each in said or self._partner(each) in said]:
+        for name in [each for each in kept if each in said or self.partner(each) in said]:
             del kept[name]
         return str(self._ordered(call.name, {**call.arguments, **kept}))
 
@@ -222,14 +222,16 @@ class Grammar:
             said = {
                 name: value for name, value in self._in_place(owned.name, call).items() if name in parameters
             }
-            partners = {self._partner(name) for name, value in said.items() if value is not None}
+            partners = {self.partner(name) for name, value in said.items() if value is not None}
             given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
             return str(self._ordered(owned.name, given))
         parameters = self._parameters(call.name)
+        taken = {name for name, value in call.arguments.items() if value is not None}
+        taken |= {self.partner(name) for name in taken}
         supplied = {
             name: value
             for name, value in owned.arguments.items()
-            if name in self.supplied and name in parameters and call.arguments.get(name) is None
+            if name in self.supplied and name in parameters and name not in taken
         }
         return str(self._ordered(call.name, {**call.arguments, **supplied}))
 
@@ -244,7 +246,7 @@ class Grammar:
         named = dict(call.arguments)
         for name, value in call.arguments.items():
             other = self.other_names.get((factory, name), name)
-            if other != name and named.get(other) is None and named.get(self._partner(other)) is None:
+            if other != name and named.get(other) is None and named.get(self.partner(other)) is None:
                 named[other] = value
         return named
 

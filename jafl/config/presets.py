@@ -75,6 +75,7 @@ for _name in ("sasgd", "twafl", "wkafl"):  # K-asynchronous in WKAFL
     PRESETS[_name]["protocol.restart"] = "after_step"
 PRESETS["gsgm"]["protocol.restart"] = "after_round"
 for _name in ("ace", "aced"):
+    PRESETS[_name]["buffer_size"] = 1  # their paper's; they take any
     PRESETS[f"{_name}_8bit"] = PRESETS[_name] | {"rule": _name}
 
 # {algorithm: the factory of its rule}

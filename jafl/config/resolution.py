@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.base.errors import SettingError, choose, require, seed_number
+from jafl.base.errors import SettingError, choose, refusal, require, seed_number
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
@@ -164,13 +164,12 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     filled = settings.changed(_rule_values(settings, rule, alone))
     _refuse_waiting(filled, rule)
     size = calls.TRIPS_PER_STEP[calls.grammar("protocol").read(filled.protocol).name]
-    trips = filled.value(f"protocol.{size}")
-    require(
-        rule.buffer_size in (None, trips),
-        calls.short_name(f"protocol.{size}"),
-        trips,
-        f"{rule.buffer_size} for {name}, which is not defined for another number of trips per server step",
-    )
+    trips, instead = filled.value(f"protocol.{size}"), calls.grammar("protocol").partner(size)
+    only = f"{rule.buffer_size} for {name}, which is not defined for another number of trips per server step"
+    if trips is None and rule.buffer_size:
+        path = f"protocol.{instead}"
+        raise refusal(path, filled.value(path), f"left out, and {size} {only}")
+    require(rule.buffer_size in (None, trips), calls.short_name(f"protocol.{size}"), trips, only)
     return filled
 
 
@@ -213,7 +212,8 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
             filled["protocol.cohort_size"] = clients
     elif has("concurrency") and run.concurrency is None and run.argument("protocol.start_rate") is None:
         filled["concurrency"] = clients
-    if has("buffer_size") and (run.buffer_size is None or (rule.buffer_size and not alone)):
+    takes_size = has("buffer_size") and run.argument("protocol.reports") is None
+    if takes_size and (run.buffer_size is None or (rule.buffer_size and not alone)):
         filled["buffer_size"] = rule.buffer_size or 10
     if run.client_trips is None and run.server_steps is None:
         filled["client_trips"] = 10000

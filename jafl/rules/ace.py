@@ -7,7 +7,7 @@ federated learning".
 import numpy as np
 
 from jafl.base.errors import choose
-from jafl.records import EventSchedule, Recall, Requirements, Rule
+from jafl.records import Columns, EventSchedule, Recall, Requirements, Rule
 from jafl.rules import accumulate, cached
 from jafl.specifications import specification
 
@@ -16,16 +16,20 @@ from jafl.specifications import specification
 def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
     """ACE: the server steps along the mean over all N clients of the newest gradient that each has sent.
 
-    w <- w - eta u with u that mean (Chang et al., the ACE paper, algorithm 1). Every client computes a gradient at
-    the initial model first (the schedule's ``initial_round``: N trips in step 0); afterwards one trip makes a step. A
-    rule on gradients, see ``asgd``.
+    w <- w - eta u with u that mean (Chang et al., the ACE paper, algorithm 1 and equation 6). Every client computes a
+    gradient at the initial model first (the schedule's ``initial_round``: N trips in step 0). A rule on gradients,
+    see ``asgd``.
+
+    In algorithm 1 each later step takes one trip. Here it takes as many as the schedule has: each replaces its
+    client's gradient, of several by one client the last counts, and then the server makes one step. Where delays
+    count server iterations, many clients report in one (a reading of the paper, see ``jafl.drawn_staleness``).
 
     Reports ``weight`` per trip: 1 / N for each step for which its gradient stays in the cache.
 
     Args:
       form: "incremental" (algorithm a.5) updates the mean by (g_new - g_previous) / N, at a cost that does not grow
         with N; the sum is computed again from the cache every 16 N steps, so that it does not drift. "direct"
-        (algorithm 1) computes the mean from the cache at every step, which reads N rows per arrival: for checking.
+        (algorithm 1) computes the mean from the cache at every step, which reads N rows per step: for checking.
       memory_precision: of the cache: "full", "bfloat16" or "int8" (ACE-8bit, appendix F.3.3); u is then the mean of
         the gradients as they are stored.
 
@@ -43,7 +47,7 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
     def fold(buffer, arrival):
         total, clients = buffer
         if direct:
-            total = accumulate.add(total, accumulate.number(1), arrival.stored)
+            total = accumulate.add(total, arrival.columns["last_in_step"], arrival.stored)
         else:
             total = cached.replaced(total, arrival.stored, arrival.previous)
         return (total, clients), {"weight": arrival.columns["weight"]}
@@ -61,20 +65,26 @@ def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
         begin=lambda state, params: (accumulate.zeros(params), state[1]) if direct else state,
         fold=fold,
         finish=finish,
-        columns=lambda schedule: {"weight": cached.steps_in_cache(schedule) / schedule.num_clients},
+        columns=lambda schedule: _columns(schedule, direct),
         memory=cached.last_updates(
             memory_precision, _all_others if direct else cached.recall_all, fold_recalled
         ),
-        requirements=Requirements(buffer_size=1, initial_round=True, linear=True),
+        requirements=Requirements(initial_round=True, linear=True),
     )
+
+
+def _columns(schedule: EventSchedule, direct: bool) -> Columns:
+    """``weight``, as ``ace`` explains it, and for the direct form whether no later trip of the step replaces this."""
+    columns = {"weight": cached.steps_in_cache(schedule) / schedule.num_clients}
+    if direct:
+        columns["last_in_step"] = (cached.replaced_at(schedule) > schedule.step).astype(np.float64)
+    return columns
 
 
 def _all_others(schedule: EventSchedule) -> Recall:
-    """At each step after the initial round, the stored gradients of all clients but the arriving one."""
-    arriving = schedule.client[schedule.num_clients :]
-    everyone = np.tile(np.arange(schedule.num_clients, dtype=np.int32), (len(arriving), 1))
-    others = everyone[everyone != arriving[:, None]]
-    first_row = np.arange(len(arriving) + 1) * (schedule.num_clients - 1)
-    return Recall(
-        np.concatenate([[0], first_row]).astype(np.int32), others, np.tile([1.0, 0.0], (len(others), 1))
-    )
+    """At each step after the initial round, the stored gradients of all clients but those that arrive in it."""
+    silent = np.ones((schedule.num_steps, schedule.num_clients), bool)
+    silent[schedule.step, schedule.client] = False
+    others = np.nonzero(silent)[1].astype(np.int32)
+    first_row = np.concatenate([[0], np.cumsum(silent.sum(axis=1))]).astype(np.int32)
+    return Recall(first_row, others, np.tile([1.0, 0.0], (len(others), 1)))

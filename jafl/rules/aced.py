@@ -17,9 +17,14 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
 
     At step t the arriving gradient is stored, then A(t) = {i : t - start_i <= active_steps} with start_j of the
     arriving client still the old one, then start_j becomes t + 1 (ACE paper, algorithm a.1). All start at 1, after
-    the initial round. Who enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows
-    that change: one per arrival on average; every 16 N steps (N clients) it is computed again, so that it does not
-    drift. A rule on gradients, see ``asgd`` and ``ace``.
+    the initial round. A rule on gradients, see ``asgd`` and ``ace``.
+
+    A step takes as many trips as the schedule has (algorithm a.1 has one): all their gradients are stored; then A(t)
+    is taken once, with the old start_j of every client that has arrived; then start_j becomes t + 1 for each, even
+    if, with a buffer, the client began its next trip before the step. Ages count server steps, not trips.
+
+    Who enters and leaves is known from the schedule, so the sum over A(t) is updated by the rows that change: one per
+    arrival on average; every 16 N steps (N clients) it is computed again, so that it does not drift.
 
     Reports ``active_clients``, the size of A(t), per step; ``weight`` per trip: the sum of 1 / |A(t)| over the steps
     for which its gradient stays in the cache and its client in A(t).
@@ -27,8 +32,8 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
     Args:
       active_steps: tau_algo, in server steps, at least 1.
       age: "start" as in algorithm a.1: how long ago the client started its trip. (A(t) is then never empty: the
-        client of step t - 1 has start t.) "cached", as in the notation of A.2: start_i is the version that client
-        i's cached gradient was computed from, the arriving one's included; a step with an empty A(t) is skipped.
+        clients of step t - 1 have start t.) "cached", as in the notation of A.2: start_i is the version that client
+        i's cached gradient was computed from, the arriving ones' included; a step with an empty A(t) is skipped.
       memory_precision: of the cached gradients: "full", "bfloat16" or "int8" (ACED-8bit, appendix F.3.3).
 
     Returns:
@@ -68,19 +73,19 @@ def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "fu
             lambda schedule: _recall(_memberships(schedule, active_steps, age)),
             fold_recalled,
         ),
-        requirements=Requirements(buffer_size=1, initial_round=True, linear=True),
+        requirements=Requirements(initial_round=True, linear=True),
     )
 
 
 class _Memberships(NamedTuple):
-    """Who is in A(t), and when. Lists and arrays have a place per server step; step 0 is the initial round.
+    """Who is in A(t), and when. T server steps, of which step 0 is the initial round, and J trips.
 
     Attributes:
-      changes: [T] lists of (client, 1 for entering or -1 for leaving): made before the step's arrival.
-      members: {step: clients}: all of A(t) at the steps at which the sum is computed again, before the arrival.
-      before: [T] 1 if the arriving client is in A(t) before its gradient is replaced, else 0.
-      after: [T] 1 if it is afterwards, else 0.
-      size: [T] clients in A(t), after the arrival.
+      changes: [T] lists of (client, 1 for entering or -1 for leaving): made before the step's arrivals.
+      members: {step: clients}: all of A(t) at the steps at which the sum is computed again, before the arrivals.
+      before: [J] 1 if the arriving client is in A(t) before its gradient is replaced, else 0.
+      after: [J] 1 if it is afterwards, else 0.
+      size: [T] clients in A(t), after the arrivals.
     """
 
     changes: list[list[tuple[int, float]]]
@@ -93,26 +98,31 @@ class _Memberships(NamedTuple):
 def _memberships(schedule: EventSchedule, active_steps: int, age: str) -> _Memberships:
     """Follows A(t) through the server steps of a schedule; the arguments are those of ``aced``."""
     clients, steps = schedule.num_clients, schedule.num_steps
-    arriving, versions = schedule.client[clients:].tolist(), schedule.download_version[clients:].tolist()
+    arriving, versions = schedule.client.tolist(), schedule.download_version.tolist()
+    first_trip = schedule.step_offsets.tolist()
     active = _ActiveClients(clients, steps, active_steps, first_start=1 if age == "start" else 0)
     changes: list[list[tuple[int, float]]] = [[] for _ in range(steps)]
-    before, after, size = np.ones(steps), np.ones(steps), np.full(steps, clients)
+    before, after = np.ones(schedule.num_trips), np.ones(schedule.num_trips)
+    size = np.full(steps, clients)
     members: dict[int, list[int]] = {}
     refreshes = set(cached.refreshes(schedule).tolist())
     for step in range(1, steps):
-        client = arriving[step - 1]
-        if age == "start" and step > 1:  # the last step's client has begun a new trip
-            changes[step] += active.let_in(arriving[step - 2])
+        if age == "start":  # the last step's clients have begun new trips
+            for client in arriving[first_trip[step - 1] : first_trip[step]]:
+                changes[step] += active.let_in(client)
         changes[step] += active.let_out(step)
         if step in refreshes:
             members[step] = [number for number in range(clients) if active.inside[number]]
-        before[step] = active.inside[client]
-        if age == "start":
-            active.restart(client, step + 1)
-        else:
-            active.restart(client, versions[step - 1])
-            active.put(client, active.is_young(client, step))
-        after[step], size[step] = active.inside[client], active.number
+        for trip in range(first_trip[step], first_trip[step + 1]):
+            client = arriving[trip]
+            before[trip] = active.inside[client]
+            if age == "start":
+                active.restart(client, step + 1)
+            else:
+                active.restart(client, versions[trip])
+                active.put(client, active.is_young(client, step))
+            after[trip] = active.inside[client]
+        size[step] = active.number
     return _Memberships(changes, members, before, after, size)
 
 
@@ -179,29 +189,28 @@ def _recall(memberships: _Memberships) -> Recall:
 
 
 def _columns(schedule: EventSchedule, memberships: _Memberships) -> Columns:
-    """The columns of ``fold``, [J] float64 each: those of a step are handed to each of its trips."""
-    step = schedule.step
+    """The columns of ``fold``, [J] float64 each: the size of A(t) is handed to each trip of its step."""
     return {
-        "active_before": memberships.before[step],
-        "active_after": memberships.after[step],
-        "active_clients": memberships.size[step].astype(np.float64),
+        "active_before": memberships.before,
+        "active_after": memberships.after,
+        "active_clients": memberships.size[schedule.step].astype(np.float64),
         "weight": _weights(schedule, memberships),
     }
 
 
 def _weights(schedule: EventSchedule, memberships: _Memberships) -> np.ndarray:
     """[J]: what each trip's gradient weighs in all steps together."""
-    size, clients = memberships.size, schedule.num_clients
+    size, first_trip = memberships.size, schedule.step_offsets
     per_step = np.where(size > 0, 1.0 / np.maximum(size, 1), 0.0)
     before_step = np.concatenate([[0.0], np.cumsum(per_step)])  # sums over the earlier steps
     until = cached.replaced_at(schedule)
     own = before_step[until] - before_step[schedule.step]
-    weights = np.where(memberships.after[schedule.step] > 0, own, 0.0)
-    newest = np.empty(clients, np.int64)  # trip of each client
-    newest[schedule.client[:clients]] = np.arange(clients)
-    for step in range(1, schedule.num_steps):
+    weights = np.where(memberships.after > 0, own, 0.0)
+    newest = np.empty(schedule.num_clients, np.int64)  # trip of each client
+    for step in range(schedule.num_steps):
         for client, factor in memberships.changes[step]:
             trip = newest[client]
             weights[trip] += factor * (before_step[until[trip]] - before_step[step])
-        newest[schedule.client[clients + step - 1]] = clients + step - 1
+        trips = np.arange(first_trip[step], first_trip[step + 1])
+        newest[schedule.client[trips]] = trips  # of several of a client the last
     return weights

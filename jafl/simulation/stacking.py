@@ -196,10 +196,12 @@ def _with_shared_bounds(programs: Sequence[engine.Program]) -> list[engine.Progr
         server_steps = program.server.steps._replace(first_trip=longest if same else own)
         # A run with one trip in each step can be looped over like a run with more, and not the other way round.
         one_each = all(other.one_trip_per_step for other in programs)
+        one_later = all(other.one_trip_after_first_step for other in programs)
         aligned_programs.append(
             dataclasses.replace(
                 program.with_training(placement=placement).with_server(steps=server_steps),
                 one_trip_per_step=one_each,
+                one_trip_after_first_step=one_later,
             )
         )
     return aligned_programs

@@ -194,6 +194,16 @@ ROWS = {
     "starts": (open_arrivals(starts="often"), "starts is 'often' ... one of constant, poisson"),
     "restart of open arrivals": (open_arrivals(restart="after_step"), "restart is 'after_step' ... one of"),
     "drawn buffer 5": (drawn(buffer_size=5), "buffer_size is 5 ... the number of clients, 4"),
+    "due of 2": (drawn(reports="due"), "buffer_size is 2 ... left out where reports is 'due'"),
+    "due with a gap": (drawn(reports="due", buffer_size=None, smallest_gap=2), "smallest_gap is 2 ... left out"),
+    "due once": (drawn(reports="due", buffer_size=None, most_trips=1), "most_trips is 1 ... left out where"),
+    "reports by number": (drawn(reports=3), "reports is 3 ... one of due"),
+    "due trips 3": (
+        drawn(reports="due", buffer_size=None, server_steps=None, client_trips=3),
+        "client_trips is 3 ... at least 4, the trips of the first server step",
+    ),
+    "due below 0": (drawn(reports="due", buffer_size=None, delay=jafl.delays.from_function(lambda client, trip: -1.0)), "the delay of client 0, trip 0 is -1.0"),
+    "due without clients": (drawn(reports="due", buffer_size=None, num_clients=0), "num_clients is 0 ... at least 1"),
     "drawn trips 1": (drawn(server_steps=None, client_trips=1), "client_trips is 1 ... at least 2"),
     # Delays and presence
     "constant nan": (lambda: jafl.delays.constant(float("nan")), "the delay's duration is nan"),

@@ -378,6 +378,11 @@ BAD = {
     "--protocol=open_arrivals --protocol.start_rate=inf": "start_rate is inf ... a finite number",
     "--protocol=open_arrivals --protocol.exclude_busy=false --protocol.failure_rate=0.1": "failure_rate is 0.1 ... left out where exclude_busy is False",
     "--protocol=drawn_staleness --buffer_size=101 --client_trips=500": "buffer_size is 101 ... the number of clients, 100",
+    "--protocol=drawn_staleness --protocol.reports=now": "reports is 'now' ... one of due",
+    "--protocol=drawn_staleness --protocol.reports=due --buffer_size=4": "reports is 'due' ... left out where buffer_size is given (4)",
+    "--protocol=drawn_staleness(reports='due') --buffer_size=4": "buffer_size is '4' ... left out where protocol says another in its place: drawn_staleness(reports='due')",
+    "--algorithm=ace --protocol=drawn_staleness --protocol.reports=due --protocol.most_trips=2 --client_trips=500": "most_trips is 2 ... left out where reports is 'due'",
+    "--algorithm=asgd --protocol=drawn_staleness --protocol.reports=due": "reports is 'due' ... left out, and buffer_size 1 for asgd",
     "--algorithm=wkafl --protocol=open_arrivals": "protocol is 'open_arrivals ... asynchronous for wkafl ... after a step",
     "--algorithm=gsgm --protocol=open_arrivals": "protocol is 'open_arrivals ... asynchronous for gsgm ... after a round",
     # So large that no run could be made

@@ -1175,6 +1175,7 @@ def test_a_call_in_the_place_of_a_default_has_its_arguments(text, before, on):
         ("default(size=3, edge=4)", "box", "box(edge=4)"),
         ("bag", "bag(size=2, cost=3)", "bag(size=2)"),  # of a call only what is supplied
         ("bag(size=1)", "bag(size=2)", "bag(size=1)"),
+        ("bag(weight=3)", "bag(size=2)", "bag(weight=3.0)"),  # which excludes a size
         ("box", "bag(size=2, colour='red', cost=3)", "box(colour='red')"),
     ],
 )

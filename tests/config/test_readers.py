@@ -494,6 +494,7 @@ OTHER_ARGUMENTS = {
         },
         "drawn_staleness(buffer_size=5)": {
             **{"buffer_size": 3, "client_trips": 50, "server_steps": 3, "most_trips": 4, "smallest_gap": 2},
+            **{"reports": "due"},
         },
     },
     "algorithm": {

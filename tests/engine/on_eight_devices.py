@@ -35,6 +35,8 @@ CASES = (
     "fednova; very unequal clients",
     "ace; very unequal clients",
     "aced, some leave; slow clients",
+    "aced in buffers; very unequal clients",
+    "ace of all due; slow clients",
     "ca2fl; simultaneous arrivals",
     "wkafl; very unequal clients",
 )
@@ -47,6 +49,7 @@ IN_MATRIX_FORM = (
     "fedasync",
     "ace; very unequal clients",
     "aced, some leave; slow clients",
+    "aced in buffers; very unequal clients",
     "ca2fl; simultaneous arrivals",
 )
 

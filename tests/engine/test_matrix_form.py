@@ -56,6 +56,7 @@ def test_any_width_gives_the_same(name: str, width: int, together: bool):
             "ace; slow clients",
             "fedasync",
             "aced, some leave; slow clients",
+            "aced in buffers; very unequal clients",
             "ca2fl; very unequal clients",
         ],
         ["ace; slow clients"],
@@ -68,10 +69,11 @@ def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", ["ace; slow clients", "ace in buffers; very unequal clients"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_memory_in_few_bits_is_that_of_the_loop(precision: str):
+def test_memory_in_few_bits_is_that_of_the_loop(precision: str, name: str):
     """The memory rounds by itself, so the judge is the engine's own loop, trip by trip."""
-    case = NAMED["ace; slow clients"]
+    case = NAMED[name]
     with jax.enable_x64(True):
         federation, schedule = make_federation(case.clients, np.float64), make_schedule(case)
         model = jafl.models.mlp(3, (5,))

@@ -35,6 +35,8 @@ RULES = (
     "ace, direct",
     "aced, short",
     "aced, bfloat16",
+    "aced in buffers",
+    "ace of all due",
     "ca2fl",
     "wkafl",
     "gsgm, whole rounds",

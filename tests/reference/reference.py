@@ -4,7 +4,7 @@ It handles one event after the other, in NumPy and float64, and favours the plai
 the papers say over any speed. It shares no code with the library it judges.
 
 How to read it, from top to bottom: parameters are nested dicts of arrays; two models with their gradients
-written out; what a client does in one trip; staleness weights; server rules; server optimizers; the three
+written out; what a client does in one trip; staleness weights; server rules; server optimizers; the four
 simulators.
 
 Sources:
@@ -17,6 +17,8 @@ Sources:
 - Adam: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2014.
 - K-asynchronous restarts, and those of GSGM: Zhou et al. (WKAFL), "Towards Efficient and Stable
   K-Asynchronous Federated Learning with Unbounded Stale Gradients on Non-IID Data".
+- ACE: Chang et al., "Mitigating Participation Imbalance Bias in Asynchronous Federated Learning", for delays
+  that count server iterations.
 - K-sync and K-batch-sync: Dutta et al., "Slow and Stale Gradients Can Win the Race", 2018.
 
 Words. A *client trip* is one download, local training and upload by one client. A *version* is the number of
@@ -1164,3 +1166,50 @@ def simulate_drawn_staleness(
             first_version[client] = step + 1
         simulation.server_step(trips, time)
     return simulation.replay(in_flight=[], discarded=[])
+
+
+def simulate_iterations(
+    *,
+    params,
+    num_clients: int,
+    delay_of: Callable[[int, int], float],
+    stop_after_steps: int,
+    rule: Rule,
+    optimizer,
+    client_update: Callable[[int, int, Any], tuple[Any, float, int]],
+    client_examples: Sequence[int] | None = None,
+    initial_round: bool = False,
+) -> Replay:
+    """Delays that count server iterations, one reading of ACE (Chang et al., algorithm 1 and section 5).
+
+    Iteration t = 1, 2, ... takes all reports whose delay ends with it, in client order, and makes one server
+    step from them. Then each of these clients starts again from the model just made: with delay d it reports
+    to iteration t + d. A delay is whole, at least 1, and what is drawn is rounded up to that. At the beginning
+    all start from the initial model, as if after an iteration 0. An iteration without a report makes no step
+    (algorithm 1 waits for a gradient).
+
+    Args:
+      delay_of: (client, trip) -> the delay as drawn, where `trip` is how many trips the client started before.
+      initial_round: the first trip of every client has delay 1, whatever is drawn: lines 3 to 5 of algorithm
+        1, where the first step takes a gradient of every client at the initial model.
+      The other arguments are those of `simulate`.
+    """
+
+    def whole_delay(client, trip):
+        return 1 if initial_round and trip == 0 else max(1, math.ceil(delay_of(client, trip)))
+
+    simulation = _Simulation(
+        params, num_clients, whole_delay, client_update, client_examples, rule, optimizer
+    )
+    under_way = [simulation.start_trip(client, 0.0) for client in range(num_clients)]
+    while simulation.version < stop_after_steps:
+        iteration = min(trip.arrival_time for trip in under_way)
+        reports = [trip for trip in under_way if trip.arrival_time == iteration]
+        reports.sort(key=lambda trip: trip.client)
+        for trip in reports:
+            simulation.train(trip)
+            under_way.remove(trip)
+        simulation.server_step(reports, iteration)
+        under_way += [simulation.start_trip(trip.client, iteration) for trip in reports]
+    under_way.sort(key=lambda trip: trip.client)
+    return simulation.replay(in_flight=under_way, discarded=[])

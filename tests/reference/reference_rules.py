@@ -295,7 +295,9 @@ class GradientCacheRule(ReportingRule):
     """What ACE and ACED share: the newest gradient of every client, in `cache`, all there from step 0 on.
 
     Step 0 takes N trips, one of each client, trained from w0: `first_buffer_size = concurrency = num_clients`
-    in the simulator. Every later step takes one trip.
+    in the simulator. Every later step takes one trip in the paper. Here it may take several, as where delays
+    count server iterations: their gradients are stored one after the other, so of a client with two trips in
+    one step the last stays, and then the server makes one step.
 
     Args:
       client_learning_rate: for g.
@@ -320,8 +322,6 @@ class GradientCacheRule(ReportingRule):
                 raise ValueError(f"step 0 of {name} takes one trip of each of the {self.num_clients} clients")
             if any(trip.staleness != 0 for trip in trips):
                 raise ValueError(f"step 0 of {name} takes trips trained from the initial model")
-        else:
-            the_only_trip(self, trips)
         for trip in trips:
             self.cache[trip.client] = self.quantise(gradient_of(trip, self.client_learning_rate))
 
@@ -329,7 +329,7 @@ class GradientCacheRule(ReportingRule):
 class ACE(GradientCacheRule):
     """ACE algorithm 1 (direct aggregation) and equation 5: w <- w - eta u, u = (1/N) sum_i cache_i.
 
-    cache_i is the newest gradient of client i, that which has just arrived included.
+    cache_i is the newest gradient of client i, those that have just arrived included.
     """
 
     def pseudo_gradient(self, params, trips):
@@ -342,18 +342,19 @@ class ACE(GradientCacheRule):
 class IncrementalACE(GradientCacheRule):
     """ACE algorithm a.5: u <- u + (g_new - g_previous) / N, where u at step 0 is the mean of all gradients.
 
-    g_previous is the gradient that the cache held of this client.
+    g_previous is the gradient that the cache held of this client. Of several trips each changes u so.
     """
 
     def pseudo_gradient(self, params, trips):
-        previous = dict(self.cache)
-        self.receive(trips)
         if self.step == 0:
+            self.receive(trips)
             self.direction = mean_of([self.cache[client] for client in range(self.num_clients)])
         else:
-            client = trips[0].client
-            change = subtract(self.cache[client], previous[client])
-            self.direction = add(self.direction, scale(1.0 / self.num_clients, change))
+            for trip in trips:
+                previous = self.cache[trip.client]
+                self.receive([trip])
+                change = subtract(self.cache[trip.client], previous)
+                self.direction = add(self.direction, scale(1.0 / self.num_clients, change))
         self.step += 1
         self.reports.append({})
         return self.direction
@@ -367,7 +368,10 @@ class ACED(GradientCacheRule):
     cache_i over A(t)), or no step at all if A(t) is empty; then t_j^start <- t + 1, the version that client j
     now gets. t_i^start = 1 for all at first, and step 0 uses everybody. So what counts for the arriving client
     is how long its trip took, and for the others how long they have been under way. (So A(t) is never empty:
-    the client of step t - 1 has t^start = t. With age "cached" it can be.)
+    the client of step t - 1 has t^start = t. With age "cached" it can be.) Of several trips in a step all are
+    stored first; A(t) is taken once, with the t_j^start from before for every client j that has arrived; then
+    t_j^start <- t + 1 for each of them, also where a client in a buffer has begun its next trip before the step.
+    Ages count server steps, however many trips these take.
 
     Args:
       client_learning_rate: for g.
@@ -399,11 +403,12 @@ class ACED(GradientCacheRule):
         if self.step == 0:
             active = list(everybody)
         else:
-            (trip,) = trips
-            self.cached_from[trip.client] = self.step - trip.staleness
+            for trip in trips:
+                self.cached_from[trip.client] = self.step - trip.staleness
             since = self.started if self.age == "start" else self.cached_from
             active = [client for client in everybody if self.step - since[client] <= self.threshold]
-            self.started[trip.client] = self.step + 1
+            for trip in trips:
+                self.started[trip.client] = self.step + 1
         self.step += 1
         self.reports.append({"active": active})
         return mean_of([self.cache[client] for client in active]) if active else None

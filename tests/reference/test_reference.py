@@ -554,6 +554,44 @@ def test_drawn_staleness_without_meaning_is_refused(settings, match):
         run_drawn(**(common | settings))
 
 
+@pytest.mark.parametrize("initial_round", [False, True])
+def test_delays_that_count_iterations_by_hand(initial_round):
+    """0 and 0.4 are one iteration, 2.5 are three; an iteration without a report makes no step."""
+    replay = ref.simulate_iterations(
+        **PLAIN
+        | {
+            "params": scalar(0.0),
+            "num_clients": 3,
+            "delay_of": table([[1.0, 2.5, 3.0, 9.0], [4.0, 2.0, 2.0, 9.0], [0.0, 0.4, 4.0, 9.0]]),
+            "stop_after_steps": 5,
+            "client_update": halfway_to([8.0, -8.0, 16.0]),
+            "initial_round": initial_round,
+        }
+    )
+    if initial_round:  # all report to iteration 1; then 2.5 from 1 on is 4, 2 is 3, 0.4 is 2
+        assert replay_text(replay) == {
+            "steps": "@1 0#0 v0 0-1, 1#0 v0 0-1, 2#0 v0 0-1; "
+            "@2 2#1 v1 1-2; "
+            "@3 1#1 v1 1-3; "
+            "@4 0#1 v1 1-4; "
+            "@5 1#2 v3 3-5",
+            "under_way": "0#2 v4 4-7, 1#3 v5 5-14, 2#2 v2 2-6",
+            "thrown_away": "",
+        }
+        return
+    assert replay_text(replay) == {
+        "steps": "@1 0#0 v0 0-1, 2#0 v0 0-1; "
+        "@2 2#1 v1 1-2; "
+        "@4 0#1 v1 1-4, 1#0 v0 0-4; "  # nobody has reported to iteration 3
+        "@6 1#1 v3 4-6, 2#2 v2 2-6; "
+        "@7 0#2 v3 4-7",
+        "under_way": "0#3 v5 7-16, 1#2 v4 6-8, 2#3 v4 6-15",
+        "thrown_away": "",
+    }
+    # (4 + 8) / 2; 5; (1 - 4) / 2, client 0 having trained from 6; (-8.75 + 2.5) / 2 from 9.5 and 11; -0.75 from 9.5.
+    assert values(replay) == [0.0, 6.0, 11.0, 9.5, 6.375, 5.625]
+
+
 def run_rounds(**changes):
     return ref.simulate_synchronous(**PLAIN | {"rule": ref.FedAvg()} | changes)
 

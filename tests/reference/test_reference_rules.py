@@ -395,15 +395,27 @@ FIRST_STEP = [gradient_trip((float(client), 3.0), client=client) for client in r
 
 
 @pytest.mark.parametrize("rule", [rules.ACE(0.5), rules.IncrementalACE(0.5), rules.ACED(0.5, threshold=3)])
-def test_ace_refuses_a_start_without_all_clients_and_two_trips_in_a_later_step(rule):
+def test_ace_refuses_a_start_without_all_clients(rule):
     with pytest.raises(ValueError, match="one trip of each of the 3 clients"):
         directions(rule, [FIRST_STEP[:2]])
     with pytest.raises(ValueError, match="one trip of each of the 3 clients"):
         directions(rule, [[FIRST_STEP[0], FIRST_STEP[1], FIRST_STEP[1]]])
     with pytest.raises(ValueError, match="initial model"):
         directions(rule, [[*FIRST_STEP[:2], gradient_trip((2.0, 3.0), client=2, staleness=1)]])
-    with pytest.raises(ValueError, match="one trip per server step"):
-        directions(rule, [FIRST_STEP, FIRST_STEP[:2]])
+
+
+@pytest.mark.parametrize("rule", [rules.ACE(0.5), rules.IncrementalACE(0.5), rules.ACED(0.5, threshold=3)])
+def test_ace_takes_several_trips_in_a_step_and_of_one_client_the_last(rule):
+    steps = [
+        FIRST_STEP,  # the cache is (0, 3), (1, 3), (2, 3)
+        [gradient_trip((6.0, 0.0), client=0), gradient_trip((4.0, 3.0), client=2)],
+        [
+            gradient_trip((100.0, 100.0), client=1),  # replaced before the step
+            gradient_trip((0.0, 6.0), client=0),
+            gradient_trip((5.0, 0.0), client=1),
+        ],
+    ]
+    assert close(directions(rule, steps), [[1.0, 3.0], [11 / 3, 2.0], [3.0, 3.0]])
 
 
 @pytest.mark.parametrize("kind", ["exponential", "ties", "equal"])
@@ -446,6 +458,28 @@ def test_aced_by_hand():
     assert active == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0], [0], [0, 1], [1, 2]]
     expected = [[1.0, 3.0], [4.0, 2.0], [4.0, 3.0], [9.0, 6.0], [9.0, 6.0], [7.5, 3.0], [5.5, 2.5]]
     assert close(returned, expected)
+
+
+def test_aced_with_several_trips_in_a_step_by_hand():
+    steps = [
+        FIRST_STEP,  # by start all of 1; cached from version 0
+        [gradient_trip((9.0, 0.0), client=0), gradient_trip((3.0, 0.0), client=1)],
+        [gradient_trip((9.0, 3.0), client=0), gradient_trip((9.0, 6.0), client=0)],
+        [gradient_trip((0.0, 0.0), client=1, staleness=1), gradient_trip((6.0, 0.0), client=2, staleness=2)],
+        [gradient_trip((0.0, 9.0), client=2)],
+    ]
+    # Step 2: client 0 has start 2, client 1, too; client 2 has 1. Step 3: 3, 2 and still 1: client 2 is left out.
+    # Step 4: 3, 4 and 4.
+    by_start = rules.ACED(0.5, threshold=1)
+    expected = [[1.0, 3.0], [14 / 3, 1.0], [14 / 3, 3.0], [4.5, 3.0], [3.0, 5.0]]
+    assert close(directions(by_start, steps), expected)
+    assert [report["active"] for report in by_start.reports] == [[0, 1, 2]] * 3 + [[0, 1], [0, 1, 2]]
+    # Step 1: from 1, 1, 0. Step 2: from 2, 1, 0. Step 3: from 2, 2, 1. Step 4: from 2, 2, 4.
+    by_cache = rules.ACED(0.5, threshold=1, age="cached")
+    expected = [[1.0, 3.0], [14 / 3, 1.0], [6.0, 3.0], [4.5, 3.0], [0.0, 9.0]]
+    assert close(directions(by_cache, steps), expected)
+    active = [[0, 1, 2], [0, 1, 2], [0, 1], [0, 1], [2]]
+    assert [report["active"] for report in by_cache.reports] == active
 
 
 def test_aced_by_the_age_of_the_cached_gradient_by_hand():

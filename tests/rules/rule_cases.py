@@ -92,6 +92,13 @@ def in_bfloat16(tree):
     return ref.tree_map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16).astype(np.float64), tree)
 
 
+# The cached gradients of a step's trips are replaced one after the other; the paper's steps take one trip.
+MANY_TRIPS = {
+    "ace": (rules.ace(), lambda: papers.ACE(1.0)),
+    "direct ace": (rules.ace("direct"), lambda: papers.ACE(1.0)),
+    "aced": (rules.aced(active_steps=2), lambda: papers.ACED(1.0, 2)),
+    "aced by cached age": (rules.aced(2, "cached"), lambda: papers.ACED(1.0, 2, "cached")),
+}
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -163,6 +170,23 @@ RULES = {
         )
         for threshold in (2, 7, 25)
     },
+    **{
+        f"{name} in buffers": cached(rule, expected, buffer_size=5)
+        for name, (rule, expected) in MANY_TRIPS.items()
+    },
+    **{
+        f"{name} of all due": cached(rule, expected, due=True)
+        for name, (rule, expected) in MANY_TRIPS.items()
+    },
+    "aced of all due, bfloat16": cached(
+        rules.aced(2, memory_precision="bfloat16"),
+        lambda: papers.ACED(1.0, 2, quantise=in_bfloat16),
+        due=True,
+    ),
+    "ca2fl of all due": Case("", rules.ca2fl(), papers.CA2FL, due=True),
+    "fedbuff of all due": Case(
+        "", rules.fedbuff(rules.staleness.constant()), lambda: ref.FedBuff(ref.constant()), due=True
+    ),
     "ca2fl": Case("", rules.ca2fl(), papers.CA2FL, buffer_size=5),
     "ca2fl, changes with the step": Case(
         "", rules.ca2fl("step"), lambda: papers.CA2FL("step"), buffer_size=5

@@ -52,12 +52,6 @@ CACHED = {
 }
 
 
-@pytest.mark.parametrize("rule", CACHED.values(), ids=CACHED)
-def test_several_trips_a_step_after_the_initial_round_are_refused(rule):
-    schedule = make_schedule(buffer_size=3, initial_round=True)
-    assert_refused(rule, schedule, "buffer_size is 3, but must be 1", "only number of trips per server step")
-
-
 def test_steps_of_other_sizes_are_told_with_what_makes_them():
     """Nobody asked for the buffer size that one of the steps happens to have."""
     one = "must be 1, the only number of trips per server step"

@@ -31,7 +31,7 @@ def own_gradient(params: Any) -> Any:
 
 
 ROWS = {
-    "ace": Row(rules.ace(), None, 1),
+    "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
     "asgd": Row(rules.asgd(), None, 1),
     "ca2fl": Row(rules.ca2fl(), None, 4),

@@ -51,7 +51,7 @@ def test_rule_equals_the_papers(case: Case, precision: str, monkeypatch):
         cached, "REFRESHED_AFTER", 3
     )  # so that sums are computed anew within these short runs
     plan = PLANS[case.name.split("; ")[1]] if precision == "float64" else {}
-    history, expected = compare(case, precision, **plan)
+    history, expected = compare(case, precision, bound=1e-12 if precision == "float64" else None, **plan)
     reports, exact = history.step_reports, precision == "float64"
 
     def same_decisions(name, expected_decisions, distances):
@@ -98,7 +98,7 @@ def test_the_table_holds_hard_schedules(name: str):
     waits = case.restart == "after_step" or (
         case.restart == "after_round" and CLIENTS % case.buffer_size == 0
     )
-    assert any(twice) == (case.buffer_size > 1 and not waits)
+    assert any(twice) == (case.buffer_size > 1 and not waits and not case.due)
 
 
 @pytest.mark.full

@@ -60,12 +60,12 @@ class Weighing:
     initial_round: bool = False
 
 
-def cached(rule: Any, expected: Callable[[], ref.Rule]) -> Weighing:
-    return Weighing(rule, expected, 1, True)
+def cached(rule: Any, expected: Callable[[], ref.Rule], buffer_size: int = 1) -> Weighing:
+    return Weighing(rule, expected, buffer_size, True)
 
 
-def aced(threshold: int, age: str) -> Weighing:
-    return cached(rules.aced(threshold, age), lambda: papers.ACED(1.0, threshold, age))
+def aced(threshold: int, age: str, buffer_size: int = 1) -> Weighing:
+    return cached(rules.aced(threshold, age), lambda: papers.ACED(1.0, threshold, age), buffer_size)
 
 
 WEIGHINGS = {
@@ -76,6 +76,10 @@ WEIGHINGS = {
         for age, thresholds in (("start", (1, 8, 40)), ("cached", (1, 3, 8)))
         for threshold in thresholds
     },
+    "ace in buffers": cached(rules.ace(), lambda: papers.ACE(1.0), 4),
+    "ace in buffers, direct": cached(rules.ace("direct"), lambda: papers.ACE(1.0), 4),
+    "aced in buffers": aced(2, "start", 4),
+    "aced in buffers, by cached": aced(2, "cached", 4),
     "ca2fl": Weighing(rules.ca2fl(), papers.CA2FL),
     "ca2fl, changes with the step": Weighing(rules.ca2fl("step"), lambda: papers.CA2FL("step")),
     "ca2fl, one trip a step": Weighing(rules.ca2fl(), papers.CA2FL, 1),
@@ -108,6 +112,8 @@ DEFAULT_TIER = (
     "twafl",
     "ace",
     "aced by cached, 3",
+    "ace in buffers",
+    "aced in buffers",
     "ca2fl",
     "ca2fl, changes with the step",
 )
@@ -133,10 +139,10 @@ def test_clients_arrive_twice_in_a_buffer():
     assert np.unique(pairs, return_counts=True)[1].max() >= 3
 
 
-@pytest.mark.parametrize("form", ["incremental", "direct"])
-def test_every_client_has_the_same_influence_in_ace(form):
+@pytest.mark.parametrize(("form", "buffer_size"), [("incremental", 1), ("direct", 1), ("incremental", 4)])
+def test_every_client_has_the_same_influence_in_ace(form, buffer_size):
     """1 / N per step and client, however unequal their numbers of trips are."""
-    schedule = make_schedule(1, True)
+    schedule = make_schedule(buffer_size, True)
     history, _ = run(rules.ace(form), schedule)
     total = np.bincount(schedule.client, history.weights, CLIENTS)
     np.testing.assert_allclose(total, schedule.num_steps / CLIENTS, rtol=1e-12)

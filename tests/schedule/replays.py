@@ -289,6 +289,20 @@ def compare_drawn(case):
     assert_equal(schedule, replay)
 
 
+def compare_due(case):
+    """Steps of all reports that are due."""
+    schedule = made(case)
+    guarantees.check_conservation(schedule)
+    replay = ref.simulate_iterations(
+        **NOTHING,
+        num_clients=schedule.num_clients,
+        delay_of=duration_of(case),
+        stop_after_steps=case.arguments["server_steps"],
+        initial_round=case.arguments["initial_round"],
+    )
+    assert_equal(schedule, replay)
+
+
 def replayed_rounds(case, steps, rounds):
     """The reference's replay of these rounds, of which it checks that their clients may start, and are enough."""
     arguments = case.arguments

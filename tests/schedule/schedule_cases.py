@@ -287,6 +287,21 @@ def drawn_cases(draw) -> Case:
     return Case(drawn_staleness, arguments)
 
 
+@st.composite
+def due_cases(draw) -> Case:
+    """Steps of all reports that are due, with and without an initial round, and units in which nobody reports."""
+    num_clients = draw(st.integers(1, 12))
+    arguments = {
+        "num_clients": num_clients,
+        "reports": "due",
+        "delay": draw(laws(num_clients, POSITIVE | SOMETIMES_ZERO | ALWAYS_ZERO)),
+        "server_steps": draw(st.integers(1, 30)),
+        "initial_round": draw(st.booleans()),
+        "seed": draw(st.integers(-3, 1000)),
+    }
+    return Case(drawn_staleness, arguments)
+
+
 def limited(cases, *options: str, restarts=("not_twice_in_a_buffer", "after_step", "after_round")):
     """Cases with one limit of participation or both, and with any of the options."""
     alone = with_options(cases, LIMITS)

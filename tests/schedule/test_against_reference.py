@@ -10,6 +10,7 @@ from replays import (
     assert_equal,
     clients_of_rounds,
     compare_drawn,
+    compare_due,
     compare_in_order,
     compare_or_reject,
     compare_rounds,
@@ -26,6 +27,7 @@ from schedule_cases import (
     asynchronous_cases,
     begun_by_everybody,
     drawn_cases,
+    due_cases,
     limited,
     open_cases,
     open_cases_with_replacement,
@@ -174,6 +176,7 @@ RANDOM = {
     "open arrivals with options": (open_option_cases(), compare_or_reject, 80),
     "open arrivals with replacement": (open_cases_with_replacement(), compare_with_replacement, 80),
     "drawn staleness": (drawn_cases(), compare_drawn, 60),
+    "all that are due": (due_cases(), compare_due, 90),
     "initial round": (
         # Without failures, lost trips and dropout: whose first trip brings nothing trains again at version 0 in
         # jafl, while in the reference nobody ever starts a second trip before step 0.

@@ -9,6 +9,7 @@ from replays import Endless, recorded
 from schedule_cases import (
     Case,
     drawn_cases,
+    due_cases,
     open_cases,
     open_cases_with_replacement,
     open_option_cases,
@@ -31,7 +32,7 @@ def made(case, **changes):
 CASES = {
     "options": option_cases(),
     "open arrivals": open_cases() | open_option_cases() | open_cases_with_replacement(),
-    "rounds and drawn staleness": synchronous_cases() | drawn_cases(),
+    "rounds and drawn staleness": synchronous_cases() | drawn_cases() | due_cases(),
 }
 
 

@@ -14,6 +14,7 @@ from schedule_cases import (
     SERVER,
     asynchronous_cases,
     drawn_cases,
+    due_cases,
     limited,
     open_cases,
     open_cases_with_replacement,
@@ -30,6 +31,7 @@ PROTOCOLS = {
     "open arrivals": open_cases() | open_option_cases(),
     "open arrivals with replacement": open_cases_with_replacement(),
     "drawn staleness": drawn_cases(),
+    "all that are due": due_cases(),
     "limits": limited(asynchronous_cases(), *CLIENTS, *SERVER)
     | limited(open_cases())
     | limited(synchronous_cases()),
@@ -40,6 +42,8 @@ NOT_OF = {
     "open arrivals with replacement": {"one_trip_at_a_time", "order"},
     # No clock runs.
     "drawn staleness": {"durations"},
+    # They are rounded up.
+    "all that are due": {"durations"},
 }
 
 

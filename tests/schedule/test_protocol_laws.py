@@ -11,7 +11,15 @@ from replays import made
 from schedule_cases import Case, asynchronous_cases, open_cases, with_options
 
 from jafl import diagnostics, rules
-from jafl.schedule import Dropout, asynchronous, availability, delays, open_arrivals, synchronous
+from jafl.schedule import (
+    Dropout,
+    asynchronous,
+    availability,
+    delays,
+    drawn_staleness,
+    open_arrivals,
+    synchronous,
+)
 
 # --------------------------------------------------------------------------------------------------
 # WKAFL, appendix D: the ages of the gradients under way.
@@ -79,6 +87,27 @@ def test_wkafl_appendix_d_fails_rounded_up():
     assert bound(95, 10, math.floor) == pytest.approx(90 / 19)
     assert bound(95, 10, math.ceil) == pytest.approx(110 / 19)
     assert bound(95, 10, math.floor) < ages.min() < bound(95, 10, math.ceil)
+
+
+# --------------------------------------------------------------------------------------------------
+# ACE: delays that count server iterations.
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("clients", "mean"), [(100, 5.0), (100, 30.0), (10, 5.0)])
+def test_the_reports_of_a_unit_of_time_are_binomial(clients, mean):
+    """An exponential delay, rounded up, is geometric: each client reports with one chance, whatever was before."""
+    schedule = drawn_staleness(
+        num_clients=clients, reports="due", delay=delays.exponential(mean), server_steps=4000
+    )
+    chance = 1 - math.exp(-1 / mean)
+    units = int(schedule.step_time[-1])
+    sizes = np.zeros(units)
+    sizes[schedule.step_time.astype(int) - 1] = np.diff(schedule.step_offsets)
+    assert sizes.mean() == pytest.approx(clients * chance, rel=4 / math.sqrt(units * clients * chance))
+    assert sizes.var() == pytest.approx(clients * chance * (1 - chance), rel=6 * math.sqrt(2 / units))
+    assert np.mean(sizes == 0) == pytest.approx((1 - chance) ** clients, abs=0.02)
+    assert clients * chance == pytest.approx(clients / (mean + 0.5), rel=0.01)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ CASES = {
     "ace, direct": Case(rules.ace("direct"), lambda: reference_rules.ACE(1.0), 1, True),
     "aced": Case(rules.aced(3), lambda: reference_rules.ACED(1.0, 3), 1, True),
     "aced that skips": Case(rules.aced(3, "cached"), lambda: reference_rules.ACED(1.0, 3, "cached"), 1, True),
+    "ace in buffers": Case(rules.ace(), lambda: reference_rules.ACE(1.0), 4, True),
+    "aced in buffers": Case(rules.aced(1), lambda: reference_rules.ACED(1.0, 1), 4, True),
     "ca2fl": Case(rules.ca2fl(), reference_rules.CA2FL),
     "ca2fl, by step": Case(rules.ca2fl("step"), lambda: reference_rules.CA2FL("step")),
     "gsgm": Case(rules.gsgm(0.3), lambda: reference_rules.GSGM(1.0, 0.3), 3, restart="after_round"),

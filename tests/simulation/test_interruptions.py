@@ -37,6 +37,7 @@ RUNS = {
     "steps of unequal sizes": (rules.fedstaleweight(), None, {"flush_after": 0.3, "staleness_limit": 3}),
     "ace": (rules.ace(), None, EVERYBODY),
     "aced in 8 bits": (rules.aced(active_steps=9, memory_precision="int8"), None, EVERYBODY),
+    "aced in buffers": (rules.aced(active_steps=2), None, {**EVERYBODY, "buffer_size": 3}),
 }
 CASES = {f"{form}: {name}": (form, *run) for form in ("loop", "matrix") for name, run in RUNS.items()}
 

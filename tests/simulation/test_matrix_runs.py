@@ -31,6 +31,7 @@ RULES = {
     "delay-adaptive": (jafl.rules.delay_adaptive_asgd(), 1),
     "ace": (jafl.rules.ace(), 1),
     "aced": (jafl.rules.aced(active_steps=9), 1),
+    "aced in buffers": (jafl.rules.aced(active_steps=2), 4),
     "ca2fl": (jafl.rules.ca2fl(), 4),
 }
 WITHOUT_START = [name for name in RULES if name != "fedasync"]

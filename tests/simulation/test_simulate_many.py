@@ -74,6 +74,15 @@ CASES = [
     Case("ace, one schedule", lambda n: rules.ace(), False, schedule=BEGINS, on_gradients=True),
     Case("ace, own schedules", lambda n: rules.ace(), True, schedule=BEGINS, on_gradients=True),
     Case("aced", lambda n: rules.aced(5), True, schedule=BEGINS, on_gradients=True),
+    Case("aced in buffers", lambda n: rules.aced(2), True, schedule=BEGINS | BUFFER, on_gradients=True),
+    Case(
+        "ace, steps of all that are due",
+        lambda n: rules.ace(),
+        True,
+        schedule={**BEGINS, "reports": "due", "delay": delays.exponential(3.0)},
+        make=jafl.drawn_staleness,
+        on_gradients=True,
+    ),
     Case("ca2fl", lambda n: rules.ca2fl(), False, EPOCHS, BUFFER),
     UNEQUAL,
     Case(

@@ -42,6 +42,7 @@ class Case:
     leaves: tuple[tuple[int, ...], int] | None = None  # these clients, with this server step
     learning_rate: float = 0.2
     steps: int = STEPS
+    due: bool = False  # steps of all reports that are due
 
 
 def make_federation(clients: int, dtype) -> jafl.Federation:
@@ -59,6 +60,8 @@ def make_federation(clients: int, dtype) -> jafl.Federation:
 
 def make_schedule(case: Case) -> jafl.EventSchedule:
     common = {"num_clients": case.clients, "delay": case.delay, "server_steps": case.steps, "seed": 3}
+    if case.due:
+        return jafl.drawn_staleness(reports="due", initial_round=case.initial_round, **common)
     if case.over_selection is None:
         return jafl.asynchronous(
             concurrency=case.concurrency,
@@ -161,13 +164,15 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     common = dict(
         params=ref.float64_copy(params),
         num_clients=case.clients,
-        duration=duration,
         stop_after_steps=case.steps,
         rule=expected_rule,
         optimizer=case.server[1],
         client_update=ref.client_work(data, batches, learning_rate=case.learning_rate, **case.reference_work),
         client_examples=federation.num_examples,
     )
+    if case.due:
+        return ref.simulate_iterations(delay_of=duration, initial_round=case.initial_round, **common)
+    common["duration"] = duration
     if case.over_selection is None:
         return ref.simulate(
             concurrency=case.concurrency,
@@ -223,16 +228,18 @@ def compare(
     lanes: int | None = None,
     mixed: bool = False,
     form: str = "loop",
+    bound: float | None = None,
     **how: Any,
 ) -> tuple[jafl.History, ref.Rule]:
     """Runs the case in both, checks that they agree, and returns the history and the reference's rule.
 
     moves: whether the parameters must have changed by the end, or must not.
     width: of the plan's waves; 0 leaves the plan to ``simulate``. lanes: trips side by side, the longest first, in
-    waves of trips that are alike, or mixed ones. form: of the plan, chosen or not. how: the devices, and whether
-    trips train together.
+    waves of trips that are alike, or mixed ones. form: of the plan, chosen or not. bound: of the relative
+    difference; default: by the precision. how: the devices, and whether trips train together.
     """
-    dtype, bound = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
+    dtype, usual = {"float64": (np.float64, 1e-9), "float32": (np.float32, 1e-4)}[precision]
+    bound = usual if bound is None else bound
     with jax.enable_x64(precision == "float64"):
         federation, schedule = make_federation(case.clients, dtype), make_schedule(case)
         model = jafl.models.softmax(3) if case.model == "softmax" else jafl.models.mlp(3, (5,))
@@ -268,5 +275,5 @@ def compare(
     assert np.array_equal(schedule.arrival_time, ref.column(replay.applied, "arrival_time"))
     if "l2" not in case.work:  # the recorded loss leaves the L2 term out, the reference's does not
         losses = ref.column(replay.applied, "loss")
-        np.testing.assert_allclose(history.trip_reports["loss"], losses, rtol=bound * 100, atol=bound)
+        np.testing.assert_allclose(history.trip_reports["loss"], losses, rtol=usual * 100, atol=usual)
     return history, expected_rule

@@ -115,7 +115,7 @@ def _one_step(
 
     opened = (buffer, memory, carry.trip_reports)
     begin, end = program.server.steps.first_trip[step], program.server.steps.first_trip[step + 1]
-    if rule.buffer_size == 1:
+    if program.one_trip_per_step or program.one_trip_after_first_step:
         buffer, memory, trip_reports = one_trip(begin, opened)
     else:
         carried = (_ROWS.lay_out(buffer), _lay_out_memory(_ROWS, memory), carry.trip_reports)

@@ -100,7 +100,7 @@ class Server(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["training", "server", "waves"],
-    meta_fields=["one_trip_per_step"],
+    meta_fields=["one_trip_per_step", "one_trip_after_first_step"],
 )
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -111,6 +111,7 @@ class Program:
       server: what the server reads.
       waves: which trips train together; None where each trip trains alone, just before it is folded.
       one_trip_per_step: whether the trips of a step need no loop of their own; static.
+      one_trip_after_first_step: whether those of an initial round alone need one; static.
     """
 
     training: Training
@@ -118,6 +119,7 @@ class Program:
     waves: Waves | None
     # Static: a loop of one round would be compiled, and run at every step, for nothing.
     one_trip_per_step: bool
+    one_trip_after_first_step: bool
 
     @property
     def placement(self) -> Placement:

@@ -187,9 +187,8 @@ def lay_out_memory(rows: AcceleratorRows, memory: ClientMemory | None) -> Client
 
 def one_trip_after_first_step(program: Program) -> bool:
     """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
-    rule = program.server.rule.build()
-    one_trip = rule.initial_round and rule.buffer_size == 1 and not program.one_trip_per_step
-    return program.placement.rows.dear_operations and bool(one_trip)
+    one_trip = program.one_trip_after_first_step and not program.one_trip_per_step
+    return program.placement.rows.dear_operations and one_trip
 
 
 def _only_trip(first_trip: jax.Array, step: jax.Array) -> jax.Array:

@@ -80,11 +80,13 @@ def make_program(
         arrivals=engine.Arrivals(padded(run.schedule.staleness), columns),
         recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
     )
+    sizes = np.diff(plan.first_trip)
     program = engine.Program(
         training,
         server,
         waves=_waves(plan, placement) if plan.width > 1 else None,
-        one_trip_per_step=bool(np.all(np.diff(plan.first_trip) == 1)),
+        one_trip_per_step=bool(np.all(sizes == 1)),
+        one_trip_after_first_step=built.initial_round and bool(np.all(sizes[1:] == 1)),
     )
     allocate = allocation(run, plan)
     with in_jax("rule", allocate, shown(run.rule, 200)):
