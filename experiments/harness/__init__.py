@@ -57,8 +57,10 @@ from experiments.harness.declare.declarations import (
     Margin,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
+    Space,
     server_rates,
 )
 from experiments.harness.measures import (
@@ -89,9 +91,11 @@ __all__ = [
     "PaperExperiment",
     "Published",
     "Override",
+    "Rate",
     "Runs",
     "Scale",
     "Search",
+    "Space",
     "accuracy_at",
     "change",
     "compare",

@@ -50,6 +50,7 @@ from experiments.harness import (
     Claim,
     PaperExperiment,
     Published,
+    Rate,
     Runs,
     Scale,
     Search,
@@ -146,17 +147,22 @@ CONDITIONS: dict[str, list[Any]] = {
 HARDEST = {"partition.alpha": 0.1, "delay": SLOW_FIFTH[30]}
 
 # Factors c of eta = c sqrt(n / T), seven for each rule, as many as in appendix F.4. Softmax needs smaller ones.
-FACTORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-ONE_TRIP_FACTORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of rules that step for each trip of all clients
+LOWEST_FACTOR, HIGHEST_FACTOR = 0.02, 1.95  # six coarse values
+ONE_TRIP = 0.25  # of these for rules that step for each trip of all clients
 
 
-def desk_rates(rule: str, steps: int) -> list[float]:
+def factor_range(steps: int, share: float = 1.0) -> Rate:
+    """The rates whose factors c are a share of those from 0.02 to 2, in a run of so many server steps."""
+    low = published_rate(CLIENTS, steps, share * LOWEST_FACTOR)
+    return Rate(low, low * HIGHEST_FACTOR / LOWEST_FACTOR)
+
+
+def desk_rates(rule: str, steps: int) -> Rate:
     """The rates that are tried for a rule with softmax, in a run of so many server steps."""
-    factors = FACTORS if rule in (CA2FL, FEDBUFF) else ONE_TRIP_FACTORS
-    return [published_rate(CLIENTS, steps, factor) for factor in factors]
+    return factor_range(steps, 1.0 if rule in (CA2FL, FEDBUFF) else ONE_TRIP)
 
 
-def _arm_rates(label: str) -> list[float]:
+def _arm_rates(label: str) -> Rate:
     if label in (FEDBUFF_ALL, SEQUENTIAL):
         return desk_rates(FEDBUFF, STEPS)
     return desk_rates(label.removesuffix(MORE), TRIPS if label.endswith(MORE) else STEPS)
@@ -189,7 +195,9 @@ PAPER_ARMS = {
     FEDBUFF + LONG_STEP: arm(FEDBUFF, 20, **AS_SELDOM),
     FEDBUFF_ALL: arm(FEDBUFF, 100, **AS_SELDOM),
 }
-PAPER_SEARCH = Search(space={"server_learning_rate": published_grid(100, STEPS)}, per_condition=False)
+PAPER_SEARCH = Search(
+    space={"server_learning_rate": published_grid(100, STEPS)}, searches=1, per_condition=False
+)
 
 AMPLIFIED = (FEDBUFF, VANILLA, ADAPTIVE)
 Condition = dict[str, Any]
@@ -356,11 +364,12 @@ def scales(world: dict[str, Any], spread: float, source: str) -> dict[str, Scale
                     **{label: {"server_learning_rate": _arm_rates(label)} for label in DESK_ARMS},
                     **dict.fromkeys(PUBLISHED_ARMS, {}),
                 },
-                seeds=(200, 201, 202),
+                searches=10,
+                seeds=tuple(range(400, 410)),
                 per_condition=False,
             ),
             tuned={"": server_rates(START)},
-            seeds=tuple(range(160, 180)),
+            seeds=tuple(range(300, 320)),
             analysis=Analysis(
                 primary=PRIMARY,
                 under=HARDEST,

@@ -197,7 +197,9 @@ EXPERIMENT = PaperExperiment(
             | {"server_steps": STEPS, "split.evaluation_examples": 800, "evaluate_every": None},
             arms=PAPER_ARMS,
             conditions=CONDITIONS,
-            search=Search(space={"server_learning_rate": published_grid(100, STEPS)}, per_condition=False),
+            search=Search(
+                space={"server_learning_rate": published_grid(100, STEPS)}, searches=1, per_condition=False
+            ),
         ),
         "desk": Scale(
             settings=DESK_WORLD | {"server_steps": STEPS, "richest_last": ANYONE},
@@ -206,12 +208,13 @@ EXPERIMENT = PaperExperiment(
             search=Search(
                 space={"server_learning_rate": desk_rates(ACE, STEPS)},
                 spaces={rule: {"server_learning_rate": desk_rates(rule, STEPS)} for rule in BUFFERED},
-                seeds=tuple(range(140, 145)),
+                searches=10,
+                seeds=tuple(range(420, 430)),
                 score=final("validation_accuracy", HALF),
                 per_condition=False,
             ),
             tuned={"": server_rates(START)},
-            seeds=tuple(range(80, 100)),
+            seeds=tuple(range(320, 340)),
             analysis=Analysis(
                 primary=_band(VANILLA, ACE, HARDEST),
                 seeds=20,

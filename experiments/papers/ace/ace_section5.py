@@ -128,6 +128,7 @@ EXPERIMENT = PaperExperiment(
             search=Search(
                 space={"server_learning_rate": published_grid(CLIENTS, TRIPS)},
                 spaces=dict.fromkeys(BUFFERED, {"server_learning_rate": published_grid(CLIENTS, STEPS)}),
+                searches=1,
                 per_condition=False,
             ),
         ),
@@ -138,11 +139,11 @@ EXPERIMENT = PaperExperiment(
             search=Search(
                 space={"server_learning_rate": desk_rates(ACE, TRIPS)},
                 spaces={rule: {"server_learning_rate": desk_rates(rule, STEPS)} for rule in BUFFERED},
-                seeds=(140, 141, 142),
+                seeds=tuple(range(420, 425)),
                 per_condition=False,
             ),
             tuned={"": server_rates(START)},
-            seeds=tuple(range(80, 100)),
+            seeds=tuple(range(320, 340)),
             analysis=Analysis(
                 primary=PRIMARY,
                 seeds=20,

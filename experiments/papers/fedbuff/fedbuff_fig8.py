@@ -53,7 +53,7 @@ EXPERIMENT = PaperExperiment(
             arms=fig4.ARMS,
             conditions={"privacy.epsilon": fig4.EPSILONS},
             overrides=fig4.noises(fig4.DESK_NOISE),
-            search=Search(space=fig4.SPACE, seeds=(113, 114, 115)),
+            search=Search(space=fig4.SPACE, seeds=tuple(range(415, 420))),
             tuned=fig4.TUNED,
             seeds=fig4.SEEDS,
             analysis=Analysis(
@@ -63,7 +63,7 @@ EXPERIMENT = PaperExperiment(
                 margin=ACCURACY_MARGIN,
                 spread=0.05,
                 source="five seeds on one draw, before the protocol: .036",
-                difference=0.04,
+                difference=0.043,
                 correction=0.0,
             ),
         ),

@@ -118,9 +118,9 @@ EXPERIMENT = PaperExperiment(
             arms=ARMS,
             conditions={"delay": LAWS},
             search=Search(
-                space=table1.SMALL,
-                spaces={FEDASYNC: table1.SMALL_OF_FEDASYNC},
-                seeds=(100, 101, 102),
+                space=table1.WITH_MOMENTUM,
+                spaces={FEDASYNC: table1.OF_FEDASYNC},
+                seeds=tuple(range(400, 405)),
                 settings=table1.VALIDATION | {"client_trips": AT["desk"], "train_accuracy": False},
                 score=validation_accuracy,
             ),

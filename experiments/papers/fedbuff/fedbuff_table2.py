@@ -70,6 +70,7 @@ EXPERIMENT = PaperExperiment(
                 margin=TRIPS_MARGIN,
                 spread=0.15,
                 source="a little more than that of fedbuff_table1, .12: both arms are asynchronous",
+                difference=0.14,
                 correction=0.0,
             ),
         ),

@@ -40,7 +40,7 @@ SPACE: Space = {
     "server_learning_rate": LogUniform(0.1, 100.0),
     "server_optimizer.momentum": [0.0, 0.1, 0.3, 0.5, 0.9, 0.99],
 }
-SEEDS = tuple(range(20, 40))
+SEEDS = tuple(range(300, 320))
 # {epsilon: {arm: clip norm, server's rate, momentum, in the order of SPACE}}
 FOUND = {
     6: {
@@ -105,7 +105,7 @@ EXPERIMENT = PaperExperiment(
             arms=ARMS,
             conditions={"privacy.epsilon": fig4.EPSILONS},
             overrides=fig4.noises(fig4.DESK_NOISE),
-            search=Search(space=SPACE, trials=20, seeds=(200,)),
+            search=Search(space=SPACE, trials=20, searches=10, seeds=tuple(range(400, 410))),
             tuned=TUNED,
             seeds=SEEDS,
             analysis=Analysis(

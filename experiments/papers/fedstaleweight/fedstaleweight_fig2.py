@@ -36,6 +36,7 @@ from experiments.harness import (
     Override,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
     accuracy_at,
@@ -110,9 +111,11 @@ EXPERIMENT = PaperExperiment(
             arms=ARMS,
             conditions={"server_steps": [400, 1000]},
             search=Search(
-                space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}, seeds=(130, 131, 132)
+                space={"server_learning_rate": Rate(0.08, 3.125)},
+                searches=10,
+                seeds=tuple(range(400, 410)),
             ),
-            seeds=tuple(range(20, 40)),
+            seeds=tuple(range(300, 320)),
             analysis=Analysis(
                 primary=ABOVE,
                 under={"server_steps": 400},
@@ -120,7 +123,7 @@ EXPERIMENT = PaperExperiment(
                 margin=ACCURACY_MARGIN,
                 spread=0.03,
                 source="a pilot with seeds 1000 to 1002 and a rate that was not searched for",
-                difference=0.02,
+                difference=0.022,
                 correction=0.0,
             ),
         ),

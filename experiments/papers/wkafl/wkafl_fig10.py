@@ -100,6 +100,7 @@ EXPERIMENT = PaperExperiment(
                 margin=EARLY_MARGIN,
                 spread=0.03,
                 source="a pilot with seeds 1000 to 1002, P / K = 100 and 300, and rates that were not searched for",
+                difference=0.0215,
                 correction=0.0,
             ),
         ),

@@ -44,6 +44,7 @@ from experiments.harness import (
     Override,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
     compare,
@@ -70,12 +71,12 @@ ARMS: Arms = {
     },
 }
 WITH_SUM: Arms = {**ARMS, BY_SUM: {"algorithm": "wkafl(stage_two_by='sum')"}}
-RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+RATES = Rate(0.01, 0.9766)
 # Of TWAFL and SASGD, whose weights shorten the step by a factor of ten and more: as many, but larger ones.
-LARGER_RATES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
+LARGER_RATES = Rate(0.2, 19.532)
 LARGER = dict.fromkeys((TWAFL, SASGD), {"server_learning_rate": LARGER_RATES})
 # Of GSGM on MNIST's digits, whose winner among the common rates was the lowest: as many, but smaller ones.
-SMALLER_RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
+SMALLER_RATES = Rate(0.0003, 0.029298)
 ON_DIGITS = {**LARGER, GSGM: {"server_learning_rate": SMALLER_RATES}}
 # Algorithm 4's clients; independent exponential durations draw the K participants uniformly.
 WORLD = {
@@ -111,7 +112,9 @@ PAPER_DATA = [
     Override({"dataset": "cifar10"}, None, ON_CIFAR),
     Override({"dataset": "cifar10"}, WKAFL, WKAFL_ON_CIFAR),
 ]
-PAPER_SEARCH = Search(space={"server_learning_rate": [0.0001, 0.0005, 0.002, 0.005, 0.02, 0.1, 0.5]})
+PAPER_SEARCH = Search(
+    space={"server_learning_rate": [0.0001, 0.0005, 0.002, 0.005, 0.02, 0.1, 0.5]}, searches=1
+)
 PUBLISHED: dict[tuple[Any, ...], dict[str, str]] = {
     ("emnist/mnist", 1000, 10): {WKAFL: "0.9734", TWAFL: "0.962", SASGD: "0.9319"},
     ("emnist/mnist", 3000, 20): {WKAFL: "0.9756", TWAFL: "0.9649", SASGD: "0.8753"},
@@ -248,8 +251,13 @@ EXPERIMENT = PaperExperiment(
             arms=WITH_SUM,
             conditions={"num_clients": [1000, 3000]},
             overrides=all_in_flight([1000, 3000]),
-            search=Search(space={"server_learning_rate": RATES}, spaces=ON_DIGITS, seeds=(130, 131, 132)),
-            seeds=tuple(range(40, 70)),
+            search=Search(
+                space={"server_learning_rate": RATES},
+                spaces=ON_DIGITS,
+                searches=10,
+                seeds=tuple(range(400, 410)),
+            ),
+            seeds=tuple(range(300, 330)),
             analysis=Analysis(
                 primary="WKAFL is above TWAFL",
                 under=MANY,
