@@ -42,6 +42,7 @@ def check(experiment: PaperExperiment) -> None:
             _check_claims(where, scale, claims_at(experiment, name))
             _check_primary(where, scale, claims_at(experiment, name))
             _check_margins(where, scale.analysis, claims_at(experiment, name))
+            _check_why(where, scale.analysis, claims_at(experiment, name))
             _check_power(where, scale, claims_at(experiment, name))
             if experiment.measure is None:
                 _check_data(where, scale)
@@ -159,6 +160,19 @@ def _check_primary(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
     require(
         claim.differences is not None or len(conditions) == 1, f"{where}.under", dict(analysis.under), allowed
     )
+
+
+def _check_why(where: str, analysis: Analysis, claims: Sequence[Claim]) -> None:
+    """What may explain a verdict is a claim of this scale, and no other than the primary one."""
+    sentences = [claim.sentence for claim in claims if claim.sentence != analysis.primary]
+    for why, sentence in analysis.why.items():
+        allowed = f"another claim at this scale: {'; '.join(sentences)}"
+        require(sentence in sentences, f"{where}.why of {why!r}", sentence, allowed)
+    if analysis.published_ratio is not None:
+        allowed = "above 0: the first arm's server rate over the second's"
+        real_number(
+            f"{where}.published_ratio", analysis.published_ratio, lambda value: 0 < value < math.inf, allowed
+        )
 
 
 def _check_margins(where: str, analysis: Analysis, claims: Sequence[Claim]) -> None:

@@ -131,6 +131,8 @@ class Analysis:
         margin.
       power: the least probability of that verdict, from which ``seeds`` follows.
       correction: test examples over training examples; 0 where no two seeds share examples.
+      published_ratio: how many times the primary claim's first arm has the second one's server rate in the paper.
+      why: {what may explain it if the primary claim comes out otherwise: the sentence of the claim that tells}.
       untuned: {label: why} of arms that take part in a claim and are not searched for while others are.
       tuned_under: the version of the protocol that ``Scale.tuned`` was found under; None: before it.
     """
@@ -144,6 +146,8 @@ class Analysis:
     difference: float | None = None
     power: float = 0.8
     correction: float | None = None
+    published_ratio: float | None = None
+    why: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untuned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tuned_under: int | None = None
 

@@ -2,12 +2,12 @@
 
     python -m experiments.harness.run.control --repetitions=20 NAME [NAME ...]
 
-Of each named experiment it takes an arm of the primary claim, under that claim's condition, and the same arm once more
-under another name, whose grids are shifted by half a step. Both are searched for, run and judged as at desk size,
-again and again with other seeds, random points and shifts. At most 5 % of the verdicts may be "better" or "worse":
-those would come from the pipeline. The same numbers are also judged as they must not be, to show that the control can
-fail: with seeds as the units, so that the variance of the search is left out, and with intervals cut to 0.7 of theirs.
-A third way needs runs of its own, ``--coarse``: grids of factor 3.3, and the best trial wins.
+Of each named experiment it takes an arm of the primary claim, under that claim's condition, and the same arm once
+more under another name, whose grids are shifted by half a step. Both are searched for, run and judged as at desk
+size, again and again with other seeds, random points and shifts. At most 5 % of the verdicts may be "better" or
+"worse": those would come from the pipeline. The same numbers are also judged as they must not be, to show that the control
+can fail: with seeds as the units, so that the variance of the search is left out, and with intervals cut to 0.7 of
+theirs. A third way needs runs of its own, ``--coarse``: grids of factor 3.3, and the best trial wins.
 
 Runs lie in runs/control/NAME, and what came out in runs/control/control.json, or below the folder of --output_dir;
 ``python -m experiments.harness.report.pages`` takes runs/control/control.json over. --client_trips=N or
@@ -109,7 +109,13 @@ def twin(experiment: PaperExperiment, repetition: int, *, coarse: bool = False) 
         analysis=dataclasses.replace(scale.analysis, primary="differs", under={}, untuned={}),
     )
     differs = dataclasses.replace(
-        claim, sentence="differs", better=labels[0], worse=labels[1], under={}, identity=False
+        claim,
+        sentence="differs",
+        better=labels[0],
+        worse=labels[1],
+        under={},
+        expected=EQUIVALENT,
+        identity=False,
     )
     return dataclasses.replace(
         experiment, scales={"desk": size}, claims=[differs], pictures=None, beside=None

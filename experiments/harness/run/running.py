@@ -18,7 +18,7 @@ from experiments.harness.judge import profiles, replication, verdicts
 from experiments.harness.measures import failed
 from experiments.harness.report import report
 from experiments.harness.results import BETWEEN, Runs
-from experiments.harness.run import sweeps
+from experiments.harness.run import explanations, sweeps
 from experiments.harness.run.sweeps import Sweep, adapted, typed_budget
 from jafl import __version__
 from jafl.base.errors import SettingError, require, unknown_name
@@ -310,8 +310,7 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     )
     how = "\n\n".join(filter(None, (report.tuning(job.scale, tuned), report.worlds(job.scale, runs))))
     table = report.measured(job.experiment, runs)
-    _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
-    return True
+    return _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune, options=options)
 
 
 def train(
@@ -441,7 +440,7 @@ def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bo
     from jafl.config.resolution import listed_seeds
     from jafl.sweeps.sweep import run_sweep
 
-    noun = {"results": "runs", "search": "trials"}[sweep.part]
+    noun = "trials" if sweep.part == "search" else "runs"
     conditions = grid.product(sweep.conditions)
     arms = [
         each
@@ -477,24 +476,28 @@ def _write(
     *,
     corrections: Mapping[str, float] | None = None,
     tuned_here: bool = False,
-) -> None:
-    """Writes and shows the table, the verdicts and the experiment's own pictures.
+    options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Writes and shows the table, the verdicts and the experiment's own pictures; False if it was interrupted.
 
-    results: ``Runs``, or the rows of an experiment without training.
+    Args:
+      results: ``Runs``, or the rows of an experiment without training.
+      options: of ``run_sweep``, for what explains a verdict; None: nothing is trained.
     """
     from jafl.runs.directory.files import RunDirectory
 
     experiment, analysis = job.experiment, job.scale.analysis
     searched = job.scale.search is not None and bool(job.scale.tuned)
-    rows = verdicts.judge(
-        experiment.claims,
-        job.scale_name,
-        results,
-        analysis,
-        corrections,
-        job.scale.search.searches if job.scale.search and searched else None,
-        job.scale.undecided,
-    )
+    judged: dict[str, Any] = {
+        "analysis": analysis,
+        "corrections": corrections,
+        "searches": job.scale.search.searches if job.scale.search and searched else None,
+        "undecided": job.scale.undecided,
+    }
+    rows = verdicts.judge(experiment.claims, job.scale_name, results, **judged)
+    why = _why(job, rows, results, judged, options) if analysis and options else []
+    if why is None:
+        return False
     standing = protocol.standing(
         experiment,
         job.scale_name,
@@ -519,6 +522,7 @@ def _write(
         "seeds": list(seeds),
         "software": _software(),
         "verdicts": rows,
+        "why_it_differs": why,
         "worlds": profiles.worlds(experiment, job.scale_name, results),
         "table": [list(line) for line in table],
         "tuning": tuning,
@@ -529,6 +533,26 @@ def _write(
     directory.write_text("table.md", text)
     for line in report.printed(experiment, table, rows, standing):
         job.show(line)
+    for each in why:
+        job.show(f"Why it differs: {each['why']}: {each['verdict']}, {each['difference']:+.3g}")
+    return True
+
+
+def _why(
+    job: _Job,
+    rows: Sequence[dict[str, Any]],
+    results: Any,
+    judged: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> list[dict[str, Any]] | None:
+    """The table "why it differs" (``explanations.explained``); None if its runs were interrupted."""
+
+    def train(sweep: Sweep, folder: str) -> Runs | None:
+        done = _run(job, sweep, folder, {**options, "pictures": "none"})
+        return Runs.in_folder(job.folder / folder) if done else None
+
+    arguments = job.experiment, job.scale_name, job.scale, job.settings, job.budget
+    return explanations.explained(*arguments, rows, results, train, judged)
 
 
 def _software() -> dict[str, str]:
