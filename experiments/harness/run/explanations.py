@@ -1,10 +1,10 @@
 """Why a primary claim comes out otherwise than in the paper: what would turn its verdict.
 
-A contrary verdict, or "equivalent" where the paper has a difference, may be about rates: papers often run all rules at
-one rate, or at rates of their own. So both arms are run once more with what was found for the other one, and with the
-paper's ratio of rates, with the same seeds; the file names other claims that may explain it (``Analysis.why``):
-another reading of the text, the same world without a mechanism, the paper's own metric. A contrary verdict stands only
-if none of these turns it (docs/protocol.md).
+A contrary verdict, or "equivalent" where the paper has a difference, may be about rates: papers often run all rules
+at one rate, or at rates of their own. So both arms are run once more with what was found for the other one, and with
+the paper's ratio of rates, with the same seeds; the file names other claims that may explain it (``Analysis.why``):
+another reading of the text, the same world without a mechanism, the paper's own metric. A contrary verdict stands
+only if none of these turns it (docs/protocol.md).
 """
 
 import dataclasses

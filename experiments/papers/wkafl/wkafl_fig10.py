@@ -34,6 +34,7 @@ from experiments.harness import (
 from experiments.papers.wkafl.wkafl_fig8 import COLUMNS, EARLY_MARGIN, FASTER, early_accuracy
 from experiments.papers.wkafl.wkafl_table2 import (
     GSGM,
+    LEFT_OUT,
     ON_CIFAR,
     PAPER_SEARCH,
     SASGD,
@@ -41,6 +42,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     WKAFL,
     WKAFL_ON_CIFAR,
     WORDS,
+    above_left_out,
 )
 from experiments.papers.wkafl.wkafl_table3 import DESK_SCALE, FOUR, LABELS, PAPER_SETTINGS, printed
 
@@ -92,7 +94,7 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": dataclasses.replace(
             DESK_SCALE,
-            arms=FOUR,
+            arms={**FOUR, **LEFT_OUT},
             analysis=Analysis(
                 primary=FASTER.format(worse=TWAFL),
                 under={"partition.labels_per_client": 1},
@@ -106,6 +108,6 @@ EXPERIMENT = PaperExperiment(
         ),
     },
     columns=COLUMNS,
-    claims=_claims(),
+    claims=[*_claims(), *above_left_out()],
     words=WORDS,
 )

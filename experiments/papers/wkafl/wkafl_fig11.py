@@ -36,7 +36,17 @@ from experiments.harness import (
     final_accuracy,
     spread,
 )
-from experiments.papers.wkafl.wkafl_table2 import DESK, ON_EMNIST, PAPER_SEARCH, WKAFL, WORLD, in_flight
+from experiments.papers.wkafl.wkafl_table2 import (
+    DESK,
+    LEFT_OUT,
+    MOMENTUM,
+    ON_EMNIST,
+    PAPER_SEARCH,
+    WKAFL,
+    WORLD,
+    above_left_out,
+    in_flight,
+)
 
 STEPS = 1500
 CLASSES = {1: {"split.server_classes": [0]}, 10: {}}
@@ -87,10 +97,13 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=DESK | SETTINGS,
-            arms=arms(1000, 10),
+            arms=arms(1000, 10) | {label: {**own, **in_flight(1000)} for label, own in LEFT_OUT.items()},
             different_worlds=OF_EACH,
             search=Search(
-                space={"server_learning_rate": Rate(0.02, 1.953)}, searches=10, seeds=tuple(range(400, 410))
+                space={"server_learning_rate": Rate(0.02, 1.953)},
+                spaces={MOMENTUM: {"server_learning_rate": Rate(0.002, 0.1953)}},
+                searches=10,
+                seeds=tuple(range(400, 410)),
             ),
             seeds=tuple(range(300, 320)),
             analysis=Analysis(
@@ -112,6 +125,7 @@ EXPERIMENT = PaperExperiment(
     },
     claims=[
         *compare(ABOVE, WKAFL, list(ZENO), published="a figure"),
+        *above_left_out(),
         *compare(
             "ten classes, k = 2 is ahead of WKAFL at 150 steps",
             BEST,

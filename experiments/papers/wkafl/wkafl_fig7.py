@@ -38,6 +38,7 @@ from experiments.harness import (
 )
 from experiments.papers.wkafl.wkafl_table2 import (
     ARMS,
+    LEFT_OUT,
     ON_EMNIST,
     PAPER_SEARCH,
     SASGD,
@@ -45,6 +46,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     WKAFL,
     WORDS,
     WORLD,
+    above_left_out,
     accuracies,
     all_in_flight,
     loses_less_on_desk,
@@ -113,7 +115,7 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=HARDER | {"batch_size": 4, "target_accuracy": TARGET["desk"], "evaluate_every": 50},
-            arms=THREE,
+            arms={**THREE, **LEFT_OUT},
             conditions={"num_clients": [1000, 3000]},
             overrides=all_in_flight([1000, 3000]),
             search=dataclasses.replace(SEARCH, seeds=tuple(range(440, 450))),
@@ -134,6 +136,7 @@ EXPERIMENT = PaperExperiment(
     claims=[
         *faster_and_higher((TWAFL, SASGD), _ends),
         *loses_less_on_desk((TWAFL, SASGD), margin=ACCURACY_MARGIN),
+        *above_left_out(),
     ],
     words=WORDS,
 )

@@ -36,6 +36,7 @@ from experiments.harness import (
 )
 from experiments.papers.wkafl.wkafl_table2 import (
     ARMS,
+    LEFT_OUT,
     ON_CIFAR,
     PAPER_SEARCH,
     SASGD,
@@ -44,6 +45,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     WKAFL_ON_CIFAR,
     WORDS,
     WORLD,
+    above_left_out,
     accuracies,
     all_in_flight,
     in_stage_two,
@@ -90,7 +92,7 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=HARDER,
-            arms={**THREE, WKAFL_AS_ON_MNIST: ARMS[WKAFL]},
+            arms={**THREE, WKAFL_AS_ON_MNIST: ARMS[WKAFL], **LEFT_OUT},
             conditions={"num_clients": LEVELS},
             overrides=all_in_flight(LEVELS),
             search=SEARCH,
@@ -122,6 +124,7 @@ EXPERIMENT = PaperExperiment(
             )
         ),
         *loses_less_on_desk((TWAFL, SASGD), {"num_clients": 500}, {"num_clients": 3000}, "cifar10"),
+        *above_left_out(),
     ],
     words=WORDS,
 )

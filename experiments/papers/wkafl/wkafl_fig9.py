@@ -39,6 +39,7 @@ from experiments.papers.wkafl.wkafl_fig7 import FASTER, faster_and_higher
 from experiments.papers.wkafl.wkafl_table2 import (
     DESK,
     GSGM,
+    LEFT_OUT,
     ON_DIGITS,
     ON_EMNIST,
     PAPER_SEARCH,
@@ -47,6 +48,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     TWAFL,
     WKAFL,
     WORDS,
+    above_left_out,
     in_flight,
 )
 from experiments.papers.wkafl.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS, printed
@@ -102,7 +104,7 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=DESK | in_flight(3000) | {"target_accuracy": TARGET["desk"]},
-            arms=FOUR,
+            arms={**FOUR, **LEFT_OUT},
             conditions={"partition.labels_per_client": LABELS},
             search=Search(
                 space={"server_learning_rate": RATES},
@@ -124,6 +126,6 @@ EXPERIMENT = PaperExperiment(
         ),
     },
     columns=COLUMNS,
-    claims=[*faster_and_higher(RIVALS, _ends, TARGET), *_above_all_with_one()],
+    claims=[*faster_and_higher(RIVALS, _ends, TARGET), *_above_all_with_one(), *above_left_out()],
     words=WORDS,
 )

@@ -58,6 +58,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     BY_SUM_ON_CIFAR,
     GSGM,
     LARGER,
+    LEFT_OUT,
     PAPER_DATA,
     PAPER_SEARCH,
     RATES,
@@ -69,6 +70,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     WKAFL_ON_CIFAR,
     WORDS,
     WORLD,
+    above_left_out,
     in_flight,
     in_stage_two,
 )
@@ -129,7 +131,7 @@ STEADIER = "{better} is steadier than {worse}"
 # With the seeds of ``wkafl_fig10``; this table's are others.
 DESK_SCALE = Scale(
     settings=HARDER | in_flight(1500),
-    arms={**FOUR, BY_SUM: {**WITH_SUM[BY_SUM], **BY_SUM_ON_CIFAR}},
+    arms={**FOUR, BY_SUM: {**WITH_SUM[BY_SUM], **BY_SUM_ON_CIFAR}, **LEFT_OUT},
     conditions={"partition.labels_per_client": LABELS},
     overrides=[Override({}, WKAFL, WKAFL_ON_CIFAR)],
     search=dataclasses.replace(SEARCH, seeds=tuple(range(410, 420)), per_condition=False),
@@ -218,6 +220,7 @@ EXPERIMENT = PaperExperiment(
         *_table_claims({"dataset": "emnist/mnist"}, "paper", on_cifar=False),
         *_table_claims({"dataset": "cifar10"}, "paper", on_cifar=True),
         *compare(SUM_AS_MEAN, BY_SUM, WKAFL, expected="equivalent", scales=("desk",), own=True),
+        *above_left_out(),
         *(
             Claim(
                 sentence=f"{rule} is less steady with one label than with ten",
