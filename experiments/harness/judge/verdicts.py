@@ -22,6 +22,7 @@ from experiments.harness.declare.declarations import (
     Differences,
     Margin,
 )
+from experiments.harness.declare.search import described
 from experiments.harness.results import Runs, holds
 from experiments.harness.statistics import ALPHA, Estimate, estimate, holm
 from jafl.config import grid
@@ -153,14 +154,19 @@ def _before_the_protocol(claim: Claim, sample: Sample) -> dict[str, Any]:
 def _why_undecided(claim: Claim, sample: Sample, undecided: Mapping[str, Mapping[str, str]]) -> str:
     """Why a claim is undecided whatever its numbers say; "" for one that they decide.
 
-    A claim with differences of its own may be about every arm under every condition.
+    A claim with differences of its own is about the arms that its function names, under every condition.
     """
+    own = claim.differences is not None
+    named = (
+        json.dumps(described(claim.differences))
+        if own
+        else json.dumps(described([claim.better, claim.worse]))
+    )
     reasons = [
         f"{label}: {reason}"
         for where, arms in undecided.items()
         for label, reason in arms.items()
-        if claim.differences is not None
-        or (label in (claim.better, claim.worse) and where in ("", sample.condition))
+        if json.dumps(repr(label))[1:-1] in named and (own or where in ("", sample.condition))
     ]
     return "; ".join(reasons)
 

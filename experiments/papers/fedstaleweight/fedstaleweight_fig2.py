@@ -29,6 +29,8 @@ steps. A fifth of the examples is held out for the common test, as in the paper;
 from 0.01 to 10 are searched for each arm and number of steps.
 """
 
+from typing import Any
+
 from experiments.harness import (
     ACCURACY_MARGIN,
     Analysis,
@@ -46,7 +48,7 @@ OURS, FIRST, MEAN = "FedStaleWeight", "FedStaleWeight, algorithm 1", "buffered m
 ALL_TRIPS = "FedStaleWeight, all trips"
 MOMENTUM = "buffered mean, momentum 0.9"  # which the paper leaves out
 FEDBUFF, FRESH, STALE = "FedBuff", "exponential, fresh first", "exponential, stale first"
-ARMS = {
+ARMS: dict[str, dict[str, Any]] = {
     OURS: {"algorithm": "fedstaleweight"},
     FIRST: {"algorithm": "fedstaleweight(weight_form='algorithm_1')"},
     ALL_TRIPS: {"algorithm": "fedstaleweight(average='all')"},
