@@ -256,7 +256,14 @@ def _check_search(where: str, scale: Scale) -> None:
     for name, seeds in (("the search's seeds", search.seeds), ("the seeds", scale.seeds)):
         allowed = f"a multiple of the number of searches, {search.searches}, so that each has as many"
         require(len(seeds) % search.searches == 0, f"{where}: the number of {name}", len(seeds), allowed)
-    require(search.fine, f"{where}: the search's fine", search.fine, "above 1: a step around the best rate")
+    for name in ("factor", "fine"):
+        allowed = "above 1: from one value of a rate to the next"
+        real_number(
+            f"{where}: the search's {name}",
+            getattr(search, name),
+            lambda value: 1 < value < math.inf,
+            allowed,
+        )
     equal_search.check_equal(search, list(scale.arms))
     for label in scale.arms:
         space = search.spaces.get(label, search.space)

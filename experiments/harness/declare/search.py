@@ -233,9 +233,10 @@ def optimum(values: Sequence[float], scores: Sequence[float]) -> float:
         return values[int(np.argmax(scores))]
     places, heights = np.array(kept).T
     middle = places.mean()
-    curve = np.polynomial.Polynomial.fit(places - middle, heights, 2, domain=[-1, 1])
-    candidates = [places[0] - middle, places[-1] - middle]
-    candidates += [root for root in curve.deriv().roots().real if candidates[0] < root < candidates[1]]
+    # Of equal scores rounding would choose one: without their level they are 0, and the middle, the first, is taken.
+    curve = np.polynomial.Polynomial.fit(places - middle, heights - heights[0], 2, domain=[-1, 1])
+    ends = [places[0] - middle, places[-1] - middle]
+    candidates = [0.0, *ends, *(root for root in curve.deriv().roots().real if ends[0] < root < ends[1])]
     return _rounded(math.exp(max(candidates, key=curve) + middle))
 
 

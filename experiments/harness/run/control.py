@@ -39,7 +39,6 @@ from experiments.harness.run.sweeps import BUDGET
 from experiments.harness.statistics import ALPHA
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.config import grid
-from jafl.runs.directory.reader import read_json
 
 AGAIN = ", again"  # behind the label of the second arm
 FIRST = 10  # so that no repetition has seeds of a result, a search or a replication
@@ -225,9 +224,12 @@ def share(counted: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
 
 def read(path: pathlib.Path) -> dict[str, Any]:
     """The content of a ``control.json``; raises SettingError for one that is not whole, or of another version."""
-    content = read_json(path)
     wanted = f"one that this command wrote, with {', '.join((*HOW, 'rows'))}"
-    whole = content.get("format") == FORMAT and all(name in content for name in (*HOW, "rows"))
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        whole = content["format"] == FORMAT and all(name in content for name in (*HOW, "rows"))
+    except (ValueError, KeyError, TypeError):
+        whole = False
     require(whole, "file", str(path), wanted, "Move it away, and run the control again.")
     version = content["protocol"]
     allowed = f"{VERSION}, that of docs/protocol.md"

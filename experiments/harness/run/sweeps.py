@@ -14,6 +14,7 @@ from jafl.config.arms import Arms, Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
 
 BUDGET = ("client_trips", "server_steps")
+MOST_VALUES = 8  # of arms that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +96,12 @@ def trial_runs(scale: Scale, due: Mapping[search.Cell, Sequence[search.Trial]]) 
 def results_sweep(scale: Scale, settings: Settings, budget: Sequence[Override] = ()) -> Sweep:
     """The runs that the claims are judged by, with the settings in ``scale.tuned``; arguments: ``trials_sweep``'s.
 
-    The seeds are dealt to the searches in turn. An arm that several searches found settings for is one arm a search
-    here, with the search's seeds; ``Runs`` puts them together again.
+    The seeds are dealt to the searches in turn, by size. An arm that several searches found settings for is one arm
+    a search here, with the search's seeds; ``Runs`` puts them together again.
     """
     from jafl.config.resolution import listed_seeds
 
-    seeds = listed_seeds(settings)
+    seeds = sorted(listed_seeds(settings))  # the order of ``Runs``, in which the intervals' units are taken
     searched = {label for arms in scale.tuned.values() for label, own in arms.items() if _is_listed(own)}
     number_of_searches = scale.search.searches if scale.search else 1
     arms: dict[str, Mapping[str, Any]] = {}
@@ -204,8 +205,9 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any], tried: Iterable[str]
         replacing = list(dict.fromkeys(label.partition(BETWEEN)[0] for label in replacing))
         if all(f"{own_value}" not in values for values in own.values()):
             values = sorted({value for values in own.values() for value in values})
+            shown = ", ".join(values) if len(values) <= MOST_VALUES else f"{len(values)} values"
             raise SettingError(
-                f"{name} is {own_value!r}, but must be left out: each arm has its own ({', '.join(values)}), from "
+                f"{name} is {own_value!r}, but must be left out: each arm has its own ({shown}), from "
                 f"the experiment's file or from a search. To try others, copy the file under another name.",
                 setting=name,
                 value=own_value,

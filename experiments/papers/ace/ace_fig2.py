@@ -28,15 +28,13 @@ hundred times would cost more than the training.
 
 Desk size: the paper's federation and schedule (N = 100, M = 10, 20 under way with a buffer, T = 500, its skews and
 delays) with 5,000 MNIST digits, softmax with L2 0.01 (a model that interpolates the examples has no bias left), batch
-32, one local step. Softmax needs smaller rates: c from 0.02 to 2, and from 0.005 to 0.5 for ACE, delay-adaptive and
-vanilla with all clients under way, seven for each. Twenty folds and twenty seeds test every image once.
+32, one local step. Softmax needs smaller rates than appendix F.4's: at first c is from 0.02 to 1.95, and from 0.005
+to 0.49 for ACE, delay-adaptive and vanilla with all clients under way, which step at each trip; T is the arm's own
+number of server steps. There are ten searches for each arm that is not "as published". The results have twenty seeds,
+which on twenty folds test every image once.
 
-What changed: this figure was run before with 20 clients and the same buffer of 10, which then held half as many trips
-as there were clients (in the paper a tenth), so that FedBuff's updates were 0.3 steps old (here 1.8, as in the
-paper's). Its search had two seeds and a winner for each panel; in some panels ACE then ended below its own arm with
-the published rate. Later it ran the world of ace_fig2_richest_last, too, with one rate for both, and took 17 minutes;
-now each is an experiment of its own. All seeds are new: those of ACE's results and searches before 160 had been
-looked at.
+What changed: an earlier version had 20 clients and the same buffer of 10, so that FedBuff's updates were 0.3 steps
+old (here 1.8, as in the paper's schedule). Protocol version 1 searched on a coarser grid; all seeds are new.
 """
 
 import math
@@ -146,9 +144,9 @@ CONDITIONS: dict[str, list[Any]] = {
 }
 HARDEST = {"partition.alpha": 0.1, "delay": SLOW_FIFTH[30]}
 
-# Factors c of eta = c sqrt(n / T), seven for each rule, as many as in appendix F.4. Softmax needs smaller ones.
+# Factors c of eta = c sqrt(n / T) between which a search begins. Softmax needs smaller ones than appendix F.4's.
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.02, 1.95  # six coarse values
-ONE_TRIP = 0.25  # of these for rules that step for each trip of all clients
+ONE_TRIP = 0.25  # of these factors, for rules that step at each trip, with all clients under way
 
 
 def factor_range(steps: int, share: float = 1.0) -> Rate:
@@ -168,7 +166,7 @@ def _arm_rates(label: str) -> Rate:
     return desk_rates(label.removesuffix(MORE), TRIPS if label.endswith(MORE) else STEPS)
 
 
-# Where the search begins: table a.4's factor.
+# Runs without --tune have these rates until a search has found others: table a.4's factor.
 START = {label: published_rate(CLIENTS, TRIPS if label.endswith(MORE) else STEPS) for label in DESK_ARMS}
 
 PAPER_WORLD = {

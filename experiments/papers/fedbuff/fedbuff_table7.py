@@ -20,10 +20,10 @@ other rates are published for them.
 Desk size: natural clients of unequal size and an LSTM, as Sent140 has: 1,000 files of Python's standard library,
 whose next character is to be predicted, with 5 to 250 training examples of 20 characters (the first 5,120 of each
 file; half of the files have as many); an LSTM of 16 units, batch 64, so one to four local steps; 100 under way, K =
-10, clients' rate 10. 600 trips, target .3, evaluated each 20. Each file's examples are divided; 1,000 of 1,677
-files are drawn for each seed, so that seeds share files, and the correction counts it. Five server's rates for each
-arm, two seeds; results of 28 others. K = 1 and 100 are left to the paper size: a trip of the LSTM takes as long as
-hundreds of fedbuff_table1's.
+10, clients' rate 10. 600 trips, target .3, evaluated each 20. Each file's examples are divided; 1,000 of 1,677 files
+are drawn for each seed, so that seeds share files, and the correction counts it. Four searches for each arm's
+server's rate, at first from .5 to 7.8; results of 28 seeds. K = 1 and 100 are left to the paper size: a trip of the
+LSTM takes as long as hundreds of fedbuff_table1's.
 """
 
 import dataclasses

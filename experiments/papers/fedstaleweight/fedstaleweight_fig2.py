@@ -19,14 +19,14 @@ takes the published rate; "an individual slice of the overall dataset ... (split
 (section 6.1) is a tenth of each client's examples, the bench's share, held out from training beside the common 20 %
 (section 6.2).
 
-What changed: that FedStaleWeight converges more quickly was no claim before; it is read as accuracy at 100 of 400
-server steps. All seeds are new, those of the search too: seeds 0 to 19, and 100 to 102 of the search, had been looked
-at.
+What changed: an earlier version did not judge whether FedStaleWeight converges more quickly; it is read as accuracy
+at 100 of 400 server steps. Protocol version 1 searched on a coarser grid; all seeds are new.
 
 Desk size: MNIST-1D, drawn again for each seed and far from saturated, an MLP 40-64-10, batch 32, 400 and 1,000 server
 steps. A fifth of the examples is held out for the common test, as in the paper; no client holds out any of its own
-(no client_test_fraction). With one local step the clients' and the server's rate are one number: seven server's rates
-from 0.01 to 10 are searched for each arm and number of steps.
+(no client_test_fraction). With one local step the clients' and the server's rate are one number: ten searches for
+each arm and number of steps, at first from 0.08 to 3.125. The plain mean is also run with momentum 0.9, which the
+paper leaves out; as momentum makes steps up to ten times as long, its rates are a tenth. Results of 20 seeds.
 """
 
 from typing import Any

@@ -9,10 +9,10 @@ on both data sets, and always reaches a higher accuracy.
 
 Open choices: those of ``wkafl_fig5``. The other three are TWAFL, SASGD and GSGM, at the release's rate for WKAFL.
 
-Desk size: figure 5's world of Python's source files, evaluated every 20 steps on all test texts; six rates from 0.03
-to 10, and for TWAFL and SASGD, whose weights shorten the step, six from 1 to 300. No run enters stage two at desk
-size. GSGM, whose rounds have P / K = 50 server steps, stays at the share of the most frequent character, from 100
-steps to the end of the run.
+Desk size: figure 5's world of Python's source files, evaluated every 20 steps on all test texts; four searches for
+each arm: the server's rate is at first from 0.16 to 15.6, and from 2 to 195 for TWAFL and SASGD, whose weights
+shorten the step; results of twenty seeds. No run enters stage two at desk size. GSGM, whose rounds have P / K = 50
+server steps, stays at the share of the most frequent character, from 100 steps to the end of the run.
 """
 
 from experiments.harness import ACCURACY_MARGIN, Analysis, PaperExperiment, Published, Rate, Scale, Search
