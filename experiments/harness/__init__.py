@@ -18,7 +18,8 @@
     sweeps        its runs as sweeps, one of its search and one of its results
     multiply_adds counted off the traced gradient and evaluation
     dry_runs      what an experiment would run: arms, settings, seeds, trips, memory, multiply-adds (run.py plan)
-    control       how often a world in which nothing can be learnt gives a verdict
+    explanations  what would turn a verdict that is not the paper's
+    control       how often a rule against itself gives a verdict
 
 ``judge/``, what results say of claims:
 
@@ -57,8 +58,10 @@ from experiments.harness.declare.declarations import (
     Margin,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
+    Space,
     server_rates,
 )
 from experiments.harness.measures import (
@@ -89,9 +92,11 @@ __all__ = [
     "PaperExperiment",
     "Published",
     "Override",
+    "Rate",
     "Runs",
     "Scale",
     "Search",
+    "Space",
     "accuracy_at",
     "change",
     "compare",

@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.harness.statistics import Observed
 from jafl.runs.directory.reader import PastRun
+from jafl.runs.directory.tables import did_not_learn
 
 Measure = Callable[[PastRun], float]
 LAST = 10  # evaluations that "final" is the mean of, a tenth of a run unless evaluate_every says otherwise
@@ -79,6 +80,13 @@ class FirstReach:
         if run.status == "diverged":
             return math.inf
         return float(run.evaluations[-1][self.axis]) if run.evaluations else math.nan
+
+
+def failed(measure: Measure, run: PastRun) -> bool:
+    """Whether a run says nothing for its settings: it diverged, did not learn, or never reached the target."""
+    if run.status == "diverged" or did_not_learn(run.summary or {}):
+        return True
+    return isinstance(measure, FirstReach) and not measure.observe(run).reached
 
 
 def trips_to(target: float, metric: str = "test_accuracy") -> Measure:

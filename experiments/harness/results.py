@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.harness.measures import Measure
+from jafl.config import grid
 from jafl.runs.directory.reader import PastRun, find_runs
 from jafl.sweeps import seed_means
+
+BETWEEN = " | "  # an arm's label and the number of a search or trial, in the label of a run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +25,19 @@ class Runs:
 
     @classmethod
     def in_folder(cls, folder: pathlib.Path) -> "Runs":
-        """The runs of the sweep in ``folder``."""
+        """The runs of the sweep in ``folder``; an arm's are together, whichever search chose their settings."""
         runs = [run for run in find_runs(folder) if run.is_over]
-        return cls(seed_means.by_arm(runs, seed_means.labels_in(folder, runs), by_world=False))
+        labels = dict.fromkeys(map(_arm, seed_means.labels_in(folder, runs)))
+        groups: dict[tuple[str, str], seed_means.ArmRuns] = {}
+        for group in seed_means.by_arm(runs, seed_means.labels_in(folder, runs), by_world=False):
+            key = (grid.folder(group.condition), _arm(group.label))
+            before = groups[key].runs if key in groups else []
+            together = sorted([*before, *group.runs], key=lambda run: int(run.config["seed"]))
+            groups[key] = seed_means.ArmRuns(group.condition, key[1], together)
+        order = [*labels]
+        conditions = list(dict.fromkeys(condition for condition, _ in groups))
+        places = sorted(groups, key=lambda key: (conditions.index(key[0]), order.index(key[1])))
+        return cls([groups[key] for key in places])
 
     @property
     def conditions(self) -> list[dict[str, Any]]:
@@ -76,6 +89,10 @@ class Runs:
         if not self.has_run(before, after):
             return []
         return paired(self.values(label, measure, after), self.values(label, measure, before))
+
+
+def _arm(label: str) -> str:
+    return label.partition(BETWEEN)[0]
 
 
 def holds(wanted: Mapping[str, Any] | None, condition: Mapping[str, Any]) -> bool:

@@ -23,18 +23,20 @@ class Estimate(NamedTuple):
       error: its standard error, corrected.
       spread: the standard deviation of the differences over seeds.
       seeds: how many.
+      units: how many independent units there are: the searches that the seeds were dealt to, or the seeds.
     """
 
     mean: float
     error: float
     spread: float
     seeds: int
+    units: int
 
     def interval(self, confidence: float = 1 - ALPHA) -> tuple[float, float]:
-        """The ends of the confidence interval by Student's t; NaN for fewer than two seeds."""
-        if self.seeds < 2:
+        """The ends of the confidence interval by Student's t; NaN for fewer than two units."""
+        if self.units < 2:
             return math.nan, math.nan
-        half = _quantile(0.5 + confidence / 2, self.seeds) * self.error
+        half = _quantile(0.5 + confidence / 2, self.units) * self.error
         return self.mean - half, self.mean + half
 
     @property
@@ -43,19 +45,19 @@ class Estimate(NamedTuple):
         return self.mean / self.spread if self.spread > 0 else math.nan
 
     def above(self, bound: float = 0.0) -> float:
-        """The p-value against "the true mean is at most ``bound``"; NaN for fewer than two seeds."""
-        if self.seeds < 2:
+        """The p-value against "the true mean is at most ``bound``"; NaN for fewer than two units."""
+        if self.units < 2:
             return math.nan
         if self.error == 0:
             return 0.0 if self.mean > bound else 1.0
         from scipy import stats
 
-        return float(stats.t.sf((self.mean - bound) / self.error, self.seeds - 1))
+        return float(stats.t.sf((self.mean - bound) / self.error, self.units - 1))
 
     def differs(self) -> float:
         """The two-sided p-value against "the true mean is 0"."""
         upward = self.above()
-        return min(1.0, 2 * min(upward, self.mirrored().above())) if self.seeds > 1 else math.nan
+        return min(1.0, 2 * min(upward, self.mirrored().above())) if self.units > 1 else math.nan
 
     def within(self, margin: float) -> float:
         """The p-value against "the true mean is at least ``margin`` away from 0": two one-sided tests.
@@ -69,28 +71,36 @@ class Estimate(NamedTuple):
         return self._replace(mean=-self.mean)
 
 
-def estimate(differences: Sequence[float], correction: float = 0.0) -> Estimate:
+def estimate(differences: Sequence[float], correction: float = 0.0, searches: int | None = None) -> Estimate:
     """The corrected resampled t: mean and standard error of differences, one per seed.
 
-    The variance of the mean is (1 / n + ``correction``) times that of the differences.
+    Where the seeds were dealt to independent searches for settings, the means of the searches' seeds are the units:
+    they differ by what chance does to a search and to its seeds, and both are in the error. The variance of the mean
+    is that of the units over their number, plus ``correction`` times that of the seeds.
 
     Args:
-      differences: [n], one per seed.
+      differences: [n], one per seed, in the order in which they were dealt.
       correction: test examples over training examples; 0 where no two seeds share examples.
+      searches: how many searches the seeds were dealt to in turn; None: each seed is a unit.
 
     Source: Nadeau and Bengio 2003, "Inference for the generalization error", equation 9.
 
     Examples:
       >>> round(estimate([1.0, 2.0, 3.0], correction=0.25).error, 4)
       0.7638
+      >>> round(estimate([1.0, 2.0, 3.0, 4.0], searches=2).error, 4)  # of the means 2 and 3
+      0.5
     """
     values = np.asarray(differences, np.float64)
     count = len(values)
-    mean = float(np.mean(values)) if count else math.nan
-    if count < 2:
-        return Estimate(mean, math.nan, math.nan, count)
+    dealt = min(searches or count, count)
+    units = np.array([values[number::dealt].mean() for number in range(dealt)])
+    mean = float(np.mean(units)) if count else math.nan
+    if dealt < 2:
+        return Estimate(mean, math.nan, math.nan, count, dealt)
     spread = float(np.std(values, ddof=1))
-    return Estimate(mean, spread * math.sqrt(1 / count + correction), spread, count)
+    variance = float(np.var(units, ddof=1)) / dealt + correction * spread**2
+    return Estimate(mean, math.sqrt(variance), spread, count, dealt)
 
 
 class Observed(NamedTuple):
@@ -176,9 +186,10 @@ def power(
     correction: float = 0.0,
     margin: float | None = None,
     difference: float | None = None,
+    searches: int | None = None,
     alpha: float = ALPHA,
 ) -> float:
-    """The probability of a verdict with so many seeds.
+    """The probability of a verdict with so many seeds, if searches add nothing to their spread.
 
     Args:
       seeds: how many.
@@ -186,20 +197,23 @@ def power(
       correction: test examples over training examples.
       margin: for "equivalent" when there is no difference; or
       difference: for "better" when that is the true difference.
+      searches: that the seeds are dealt to; None: each seed is a unit of its own.
     """
     from scipy import stats
+
+    units = min(searches or seeds, seeds)
 
     if (margin is None) == (difference is None):
         raise TypeError("power takes one of margin and difference")
     error = spread * math.sqrt(1 / seeds + correction)
     if difference is not None:
-        threshold = _quantile(1 - alpha / 2, seeds)
+        threshold = _quantile(1 - alpha / 2, units)
         # At 30 standard errors nothing is left to lose, and the distribution function fails beyond.
-        return float(stats.nct.sf(threshold, seeds - 1, min(difference / error, 30.0)))
+        return float(stats.nct.sf(threshold, units - 1, min(difference / error, 30.0)))
     assert margin is not None
     shares = (np.arange(2000) + 0.5) / 2000  # of the estimated spread's distribution
-    estimated = error * np.sqrt(stats.chi2.ppf(shares, seeds - 1) / (seeds - 1))
-    room = np.maximum(margin - _quantile(1 - alpha, seeds) * estimated, 0.0)
+    estimated = error * np.sqrt(stats.chi2.ppf(shares, units - 1) / (units - 1))
+    room = np.maximum(margin - _quantile(1 - alpha, units) * estimated, 0.0)
     return float(np.mean(2 * stats.norm.cdf(room / error) - 1))
 
 
@@ -252,8 +266,8 @@ def performance_profile(
     }
 
 
-def _quantile(share: float, seeds: int) -> float:
-    """Student's t with one degree of freedom fewer than there are seeds."""
+def _quantile(share: float, units: int) -> float:
+    """Student's t with one degree of freedom fewer than there are units."""
     from scipy import stats
 
-    return float(stats.t.ppf(share, seeds - 1))
+    return float(stats.t.ppf(share, units - 1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command_line import run_py
 
-from experiments.harness import Claim, Override, PaperExperiment, Published, Scale, Search
+from experiments.harness import Claim, Override, PaperExperiment, Published, Rate, Scale, Search
 from experiments.harness.declare import discovery
 from experiments.harness.declare.assumptions import AssumingCache
 from experiments.harness.run import dry_runs, running, sweeps
@@ -39,7 +39,7 @@ SIZE = Scale(
     conditions={"partition.alpha": [0.3, 10.0]},
     overrides=[Override({"partition.alpha": 10.0}, PLAIN, {"local_steps": 3, "batch_size": 4})],
     seeds=(2, 5),
-    search=Search(space={"server_learning_rate": [0.01, 0.1, 1.0]}, seeds=(7, 8, 9)),
+    search=Search(space={"server_learning_rate": Rate(0.1, 0.625)}, searches=2, seeds=(7, 8, 9, 10)),
 )
 EXPERIMENT = PaperExperiment(
     paper="None",
@@ -86,9 +86,11 @@ def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
     assert content["assumed"] == {}
     results, search = content["parts"]["results"], content["parts"]["search"]
     assert results["total"]["runs"] == 2 * 2
-    assert search["total"]["runs"] == 2 * 3 * 3, "arms, seeds and trials"
+    # If no range grows: three coarse values, and two finer ones on each side of the best.
+    assert search["total"]["runs"] == 2 * 2 * (3 + 4) * 2, "arms, searches, trials and seeds of a search"
+    assert {row["runs"] for row in search["rows"]} == {2}
     assert "Results: 4 runs" in text
-    assert "Search: 18 runs" in text
+    assert "Search: 56 runs" in text
     assert "Nothing was trained" in text
     assert len(results["rows"]) == 2
     for part in (results, search):
@@ -101,7 +103,7 @@ def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
         {"algorithm": "asgd", "buffer_size": 1, "local_steps": 3, "batch_size": 4},
     ]
     assert re.search(r"FedBuff, K = 4 .*  algorithm=fedbuff, buffer_size=4\n", text)
-    assert "server_learning_rate=0.01|0.1|1\n" in text, "the values of the trials"
+    assert "server_learning_rate=(14 values)\n" in text, "of the trials"
     assert re.search(
         r"Seeds: 2,5. Settings of all arms that are no defaults: .*model=softmax, .*evaluate_every=10\.", text
     )
@@ -334,9 +336,9 @@ def test_no_paper_size_evaluates_for_much_more_than_a_fifth_of_its_training():
         experiment = discovery.load(name)
         if experiment.measure is None:
             scale, settings = sweeps.adapted(experiment.scales["paper"], {"seed": "0"})
-            overrides = [*scale.overrides, *sweeps.tuned_overrides(scale.tuned)]
+            sweep = sweeps.results_sweep(scale, settings)
             for condition in grid.product(scale.conditions):
-                arms = all_arms.under(settings, scale.arms, condition, overrides)
+                arms = all_arms.under(settings, sweep.arms, condition, sweep.overrides)
                 passes = [_passes(run, loaded) for _, run in resolve(arms, loaded)]
                 trained, evaluated = map(sum, zip(*passes, strict=True))
                 shares[name, grid.folder(condition)] = evaluated / trained

@@ -1,16 +1,20 @@
 """Every experiment of a paper: its desk size on a few steps, its paper size as far as it needs no data."""
 
+import dataclasses
 import inspect
 import json
+import math
 import sys
+from collections.abc import Mapping
 
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
-from experiments.harness import Runs
+from experiments.harness import LogUniform, Rate, Runs
 from experiments.harness.declare import discovery, search
 from experiments.harness.declare.declarations import SCALES
+from experiments.harness.judge import verdicts
 from experiments.harness.run import running, sweeps
 from jafl.base.errors import SettingError
 from jafl.config import arms, grid
@@ -37,6 +41,15 @@ def test_the_file_says_what_it_is(name):
     assert is_listed, "run python -m experiments.harness.report.pages"
 
 
+def with_one_search(size):
+    """The scale with what the first of its searches found alone."""
+    first = {
+        where: {label: search.settings_in(own, 0) for label, own in found.items()}
+        for where, found in size.tuned.items()
+    }
+    return dataclasses.replace(size, tuned=first)
+
+
 # Of private runs it takes seconds to find the noise.
 PRIVATE = {"fedbuff_fig4", "fedbuff_fig8", "fedbuff_table3"}
 
@@ -47,13 +60,17 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     experiment = discovery.load(name)
     if experiment.measure is not None:
         return
-    size, settings = sweeps.adapted(experiment.scales[scale], {})
-    overrides = [*size.overrides, *sweeps.tuned_overrides(size.tuned)]
-    arms.check(size.arms, overrides)
+    size, settings = sweeps.adapted(with_one_search(experiment.scales[scale]), {})
+    sweep = sweeps.results_sweep(size, settings)
+    assert sweep.arms == size.arms
+    arms.check(sweep.arms, sweep.overrides)
     conditions = grid.product(size.conditions)
-    refuse_unread_in_sweep([(each, arms.under(settings, size.arms, each, overrides)) for each in conditions])
-    for condition in conditions:
-        for label, own in arms.under(settings, size.arms, condition, overrides).items():
+    under = {
+        grid.folder(each): arms.under(settings, sweep.arms, each, sweep.overrides) for each in conditions
+    }
+    refuse_unread_in_sweep(list(zip(conditions, under.values(), strict=True)))
+    for own_arms in under.values():
+        for label, own in own_arms.items():
             resolved = resolve_run(own, own.algorithm, 0, alone=len(size.arms) == 1)
             assert resolved.client_trips or resolved.server_steps, label
     for claim in experiment.claims:
@@ -68,16 +85,36 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
 def test_the_search_and_its_results_agree(name):
     experiment = discovery.load(name)
     size = experiment.scales["desk"]
-    if size.search is None or not size.tuned:  # without, results say that nothing was searched for
+    if size.search is None:
         return
-    allowed = {label: search.trials(size.search, label) for label in size.arms}
+    spaces = {label: size.search.spaces.get(label, size.search.space) for label in size.arms}
+    searched = {label for label, space in spaces.items() if space}
     conditions = [grid.folder(condition) for condition in grid.product(size.conditions)]
     wanted = conditions if size.search.per_condition else [""]
-    assert sorted(size.tuned) == sorted(wanted), "paste what --tune prints"
-    for winners in size.tuned.values():
-        assert set(winners) == {label for label, trials in allowed.items() if trials}
-        for label, settings in winners.items():
-            assert settings in allowed[label], f"{label}: no trial of the search"
+    if size.tuned:  # without, results say that nothing was searched for
+        assert sorted(size.tuned) == sorted(wanted)
+    for found in size.tuned.values():
+        assert set(found) == searched
+        for label, own in found.items():
+            if not isinstance(own, Mapping):  # else what to start from, for all searches
+                assert len(own) == size.search.searches, label
+            for settings in [own] if isinstance(own, Mapping) else own:
+                for setting, values in spaces[label].items():
+                    assert _can_be_found(settings[setting], values), (label, setting, settings)
+    for where, reasons in size.undecided.items():
+        assert where in wanted and {*reasons} <= searched
+    # A claim of its own differences is undecided where an arm is whose searches found nothing.
+    trouble = {"": dict.fromkeys(size.arms, "why")}
+    for claim in experiment.claims:
+        if "desk" in claim.scales and claim.differences is not None:
+            assert verdicts._why_undecided(claim, verdicts.Sample("", []), trouble), claim.sentence
+
+
+def _can_be_found(value, values):
+    """Whether a search over these values can find this one; the range of a rate grows."""
+    if isinstance(values, Rate):
+        return 0 < value < math.inf
+    return values.low <= value <= values.high if isinstance(values, LogUniform) else value in values
 
 
 # One of each kind of each paper; the other experiments are run as gates.

@@ -8,7 +8,7 @@ from test_protocol import ANALYSIS, EXPERIMENT
 
 from experiments.harness import Claim
 from experiments.harness.declare import discovery
-from experiments.harness.declare.protocol import EXPLORATORY, UNDER
+from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
 from experiments.harness.judge import replication
 from experiments.harness.report import families, kept_results, overview, pages, report
 
@@ -31,11 +31,13 @@ def row(claim, verdict, *, difference=0.02, seeds=5, **changes):
         "undecided": (0.2, 0.3),
     }
     superiority, equivalence = levels[verdict]
+    correction = changes.get("correction", 0.0)
     expected = next(each.expected for each in CLAIMS if each.sentence == claim)
     return {
         **{"claim": claim, "condition": "", "verdict": verdict, "expected": expected, "published": "old"},
         **{"primary": claim == "a above b", "difference": difference, "low": 0.01, "high": 0.03},
         **{"margin": {"value": 0.01, "relative": False}, "effect": 1.0, "spread": 0.02, "correction": 0.0},
+        **{"error": 0.02 * (1 / seeds + correction) ** 0.5, "searches": None},
         **{"superiority": superiority, "equivalence": equivalence, "censored": [0.0, 0.0], "seeds": seeds},
         **{"evidence": claim, "runs": [], **changes},
     }
@@ -46,7 +48,13 @@ def content(rows, experiment="nothing", number=0, standing=UNDER):
     declared |= {"difference": 0.05, "margin": [0.01, False]}
     return {
         **{"experiment": experiment, "paper": "None", "figure": experiment, "scale": "desk", "worlds": []},
-        **{"replication": number, "standing": standing, "why": [], "protocol": 1, "seeds": list(range(5))},
+        **{
+            "replication": number,
+            "standing": standing,
+            "why": [],
+            "protocol": VERSION,
+            "seeds": list(range(5)),
+        },
         **{"declared": declared, "verdicts": rows, "table": [["arm"], ["a"]], "tuning": "Searched."},
     }
 
@@ -193,9 +201,16 @@ def test_differences_further_apart_than_their_errors_explain():
     for difference, share in ((0.0490, "0 of 1 (0.0 %)"), (0.0494, "1 of 1 (100.0 %)")):
         then["verdicts"][0]["difference"] = difference
         assert apart()[0] == (replication.OWN, share)
-    then["verdicts"][0]["spread"] = first["verdicts"][0]["spread"] = 0.0
+    # With two searches for each, Student's 4.30 with 2 degrees of freedom: .0544.
+    rows = first["verdicts"][0], then["verdicts"][0]
+    for each in rows:
+        each["searches"] = 2
+    for difference, share in ((0.0740, "0 of 1 (0.0 %)"), (0.0748, "1 of 1 (100.0 %)")):
+        rows[1]["difference"] = difference
+        assert apart()[0] == (replication.OWN, share)
+    rows[0]["error"] = rows[1]["error"] = 0.0
     assert apart()[0] == (replication.OWN, "-"), "seeds that do not differ have no error"
-    then["verdicts"][0]["spread"] = None
+    rows[1]["error"] = None
     assert apart()[0] == (replication.OWN, "-"), "nor do runs that all diverged"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.harness.declare import search
+from experiments.harness import Rate
 from experiments.harness.declare.assumed import assumed_source
 from experiments.papers.fedbuff import fedbuff_fig4 as fig4
 from experiments.papers.fedbuff import fedbuff_fig8 as fig8
@@ -30,23 +30,34 @@ def test_the_sizes_are_those_of_the_experiment():
 
 
 @pytest.mark.parametrize("experiment", [fig4.EXPERIMENT, fig8.EXPERIMENT])
-def test_figures_4_and_8_start_from_trials_of_their_own_search(experiment):
+def test_figures_4_and_8_start_from_within_the_ranges_of_their_own_search(experiment):
     scale = experiment.scales["desk"]
+    space = scale.search.space
+    assert not scale.search.spaces
     for arms in scale.tuned.values():
         assert list(arms) == list(scale.arms)
-        assert all(settings in search.trials(scale.search, label) for label, settings in arms.items())
-    assert not {*scale.seeds, *scale.search.seeds} & {*range(40), *range(100, 104)}, (
-        "seeds that were looked at"
-    )
-    assert table3.EXPERIMENT.scales["desk"].seeds == tuple(range(20, 40))
+        for settings in arms.values():
+            assert {*settings} == {*space}
+            for name, value in settings.items():
+                own = space[name]
+                assert own.low <= value <= own.high if isinstance(own, Rate) else value in own
+
+
+def test_seeds_are_others_than_those_that_were_looked_at():
+    """Those of version 1 of the protocol among them. Figures 4 and 8 share seeds of results, and none of searches."""
+    scales = [each.EXPERIMENT.scales["desk"] for each in (fig4, fig8, table3)]
+    for scale in scales:
+        assert not {*scale.seeds, *scale.search.seeds} & {*range(300)}
+    assert not {*scales[0].search.seeds} & {*scales[1].search.seeds}
 
 
 def test_what_the_paper_does_not_ask_is_counted_apart():
     for experiment in (fig4.EXPERIMENT, fig8.EXPERIMENT, table3.EXPERIMENT):
         for claim in experiment.claims:
             true = "true" in claim.sentence or "in truth" in claim.sentence
-            assert claim.own == true, claim.sentence
-            assert (claim.published == "-") == true
+            own = true or fig4.CONSTANT in claim.sentence  # which has no staleness weight behind the clipping
+            assert claim.own == own, claim.sentence
+            assert (claim.published == "-") == own
     assert all(claim.own for claim in privacy_of_schedules.EXPERIMENT.claims)
 
 

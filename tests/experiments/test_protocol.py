@@ -1,8 +1,10 @@
 """The protocol: what a file must state, what results are worth, and what the four verdicts rest on."""
 
 import dataclasses
+import functools
 import json
 import math
+import pathlib
 
 import pytest
 import test_machinery
@@ -14,16 +16,19 @@ from experiments.harness import (
     TRIPS_MARGIN,
     Analysis,
     Claim,
+    LogUniform,
     Margin,
+    Override,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
     times,
 )
 from experiments.harness.declare import checks, discovery, protocol, search
 from experiments.harness.judge import replication, verdicts
-from experiments.harness.report import kept_results, pages, report
+from experiments.harness.report import families, kept_results, pages, report
 from experiments.harness.results import Runs
 from experiments.harness.run import control, running
 from jafl.base.errors import SettingError
@@ -32,6 +37,7 @@ from jafl.runs.directory.reader import read_json
 from jafl.sweeps import seed_means
 
 SMALL = {**test_machinery.SMALL, "split.folds": 5}
+RATE, MOMENTUM = "server_learning_rate", "server_optimizer.momentum"
 ANALYSIS = Analysis(
     primary="a above b",
     under={"partition.alpha": 0.1},
@@ -41,15 +47,15 @@ ANALYSIS = Analysis(
     source="a guess",
     difference=0.05,
     correction=0.25,
-    tuned_under=1,
+    tuned_under=protocol.VERSION,
 )
 SIZE = Scale(
     settings=SMALL,
     arms={"a": {"algorithm": "fedbuff"}, "b": {"algorithm": "asgd", "buffer_size": 1}},
     conditions={"partition.alpha": [0.1, 10.0]},
     seeds=tuple(range(5)),
-    search=Search(space={"server_learning_rate": [0.01, 0.1]}, seeds=(10, 11)),
-    tuned={"": {"a": {"server_learning_rate": 0.1}, "b": {"server_learning_rate": 0.01}}},
+    search=Search(space={RATE: Rate(0.1, 0.625)}, searches=5, seeds=tuple(range(10, 15))),
+    tuned={"": {"a": [{RATE: rate} for rate in (0.1, 0.12, 0.11, 0.09, 0.1)], "b": {RATE: 0.01}}},
     analysis=ANALYSIS,
 )
 EXPERIMENT = PaperExperiment(
@@ -72,6 +78,13 @@ def with_analysis(**changes):
 
 def with_scale(**changes):
     return dataclasses.replace(EXPERIMENT, scales={"desk": dataclasses.replace(SIZE, **changes)})
+
+
+def with_search(results=SIZE.seeds, **changes):
+    """With another search, and seeds that are as many as the analysis says."""
+    analysis = dataclasses.replace(ANALYSIS, seeds=len(results))
+    search = dataclasses.replace(SIZE.search, **changes)
+    return with_scale(search=search, tuned={}, seeds=tuple(results), analysis=analysis)
 
 
 def with_claims(*claims):
@@ -103,12 +116,10 @@ REFUSED = {
         "with split.resample or split.folds",
     ),
     "the search's folds": (
-        with_scale(seeds=(0, 1, 2, 3, 12), search=dataclasses.replace(SIZE.search, seeds=(10, 11))),
+        with_scale(
+            seeds=(0, 1, 2, 3, 12), search=dataclasses.replace(SIZE.search, seeds=(10, 11, 13, 14, 15))
+        ),
         "divide the examples otherwise",
-    ),
-    "tuned elsewhere": (
-        with_scale(tuned={"": {"a": {"server_learning_rate": 0.3}}}),
-        "tuned of a under all conditions .* a trial of this experiment's own search",
     ),
     "no search": (with_scale(search=None), "tuned .* this file has no search"),
     "a margin that is none": (with_analysis(margin=0.01), r"analysis.margin is 0.01, but must be Margin\(value\)"),
@@ -122,7 +133,7 @@ REFUSED = {
     "little power": (with_analysis(power=0.5), "analysis.power is 0.5, but must be at least 0.8"),
     "power 1": (with_analysis(power=1.0), "analysis.power is 1.0, but must be at least 0.8, and below 1"),
     "a blank source": (with_analysis(source=" "), "analysis.source is ' ', but must be where the spread is from"),
-    "another version": (with_analysis(tuned_under=7), "analysis.tuned_under is 7, but must be None or 1"),
+    "another version": (with_analysis(tuned_under=7), "analysis.tuned_under is 7, but must be None or 2"),
     "no such arm untuned": (
         with_analysis(untuned={"c": "why"}),
         "analysis.untuned is 'c', but must be an arm: a, b",
@@ -186,6 +197,41 @@ REFUSED = {
         with_scale(search=dataclasses.replace(SIZE.search, spaces={"b": {}}), tuned={}),
         "the arm is 'b', but must be searched for, or named in untuned: it takes part in 'a above b'",
     ),
+    "a search that refines nothing": (
+        with_search(space={MOMENTUM: [0.0, 0.9]}),
+        "the search's space of a is .*momentum.*, but must be with a Rate, which is refined, or with a LogUniform",
+    ),
+    "a list of rates": (
+        with_search(space={RATE: [0.01, 0.1], "privacy.clip_norm": Rate(0.1, 1.0)}),
+        r"space of a, server_learning_rate is \[0.01, 0.1\], but must be Rate\(low, high\): a list has edges",
+    ),
+    "a list of rates beside random ones": (
+        with_search(space={RATE: [0.01, 0.1], "learning_rate": LogUniform(0.1, 1.0)}, trials=4),
+        r"space of a, server_learning_rate is \[0.01, 0.1\], but must be Rate",
+    ),
+    "unequal trials": (
+        with_search(spaces={"b": {**SIZE.search.space, MOMENTUM: [0.0, 0.9]}}),
+        "The search is not equal: trials of the arms are {'a': 7, 'b': 10}",
+    ),
+    "unequal ranges": (
+        with_search(spaces={"b": {RATE: Rate(0.1, 0.6)}}),
+        "The search is not equal: ratios of the ranges of server_learning_rate are {'a': 6.25, 'b': 6.0}",
+    ),
+    "few searches": (
+        with_search(searches=3, seeds=(10, 11, 12)),
+        "the search's searches is 3, but must be .*4",
+    ),
+    "searches with more seeds than others": (
+        with_scale(search=dataclasses.replace(SIZE.search, seeds=tuple(range(10, 16)))),
+        "the number of the search's seeds is 6, but must be a multiple of the number of searches, 5",
+    ),
+    "results with more seeds of one search": (
+        with_search(range(7)),
+        "the number of the seeds is 7, but must be a multiple of the number of searches, 5",
+    ),
+    "no finer steps": (with_search(fine=None), "the search's fine is None, but must be above 1"),
+    "a step of 1": (with_search(fine=1.0), "the search's fine is 1.0, but must be above 1"),
+    "a factor below 1": (with_search(factor=0.4), "the search's factor is 0.4, but must be above 1"),
     "a relative margin of nothing": (
         dataclasses.replace(with_claims(dataclasses.replace(OWN, margin=TRIPS_MARGIN))),
         "margin of 'own' .* has differences of its own",
@@ -254,30 +300,35 @@ def test_results_that_do_not_are_exploratory(changes, why):
     assert any(why in line for line in found.why)
 
 
-def test_winners_at_the_edge_are_reported_with_the_results():
-    two = report.tuning(SIZE, None)
-    assert "No winner lies at the edge." in two, "of two values neither is inside"
-    three = dataclasses.replace(SIZE, search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1]}))
-    report_text = report.tuning(three, None)
+def test_what_the_searches_found_is_reported_with_the_results():
+    text = report.tuning(SIZE, None)
     assert (
-        "At the edge of what was tried: server_learning_rate = 0.1 of a; server_learning_rate = 0.01 of b."
-        in report_text
+        "Found by --tune before, on validation examples: 5 independent searches with seeds 10, 11, 12, 13, 14"
+        in text
     )
+    assert f"- all conditions: a {RATE}=0.100 (0.09 to 0.12); b {RATE}=0.01" in text
+    assert "No arm's searches end at an edge or without a winner." in text
+    edge = {"partition.alpha=0.1": {"a": f"edge: 2 of 5 searches end at an edge of {RATE}"}}
+    text = report.tuning(dataclasses.replace(SIZE, undecided=edge), {})
+    assert f"Undecided: a under partition.alpha=0.1, edge: 2 of 5 searches end at an edge of {RATE}." in text
+    assert "nothing has been found yet" in report.tuning(dataclasses.replace(SIZE, tuned={}), None)
 
 
 def test_winners_that_were_kept_are_those_of_later_commands(tmp_path):
-    content = {"protocol": 1, "seeds": [10, 11], "at_the_edge": [], "tuned": SIZE.tuned, "trials": ["many"]}
-    content["world"] = search.world(SIZE)
+    undecided = {"": {"b": "edge: 2 of 5 searches end at an edge of server_learning_rate"}}
+    content = {"protocol": protocol.VERSION, "seeds": [10, 11, 12, 13, 14], "undecided": undecided}
+    content |= {"tuned": SIZE.tuned, "trials": ["many"], "world": search.world(SIZE)}
     search.keep(content, "nothing", tmp_path)
     bare = dataclasses.replace(SIZE, tuned={}, analysis=dataclasses.replace(ANALYSIS, tuned_under=None))
     scale = search.with_winners(bare, "nothing", tmp_path)
-    assert (scale.tuned, scale.analysis) == (SIZE.tuned, ANALYSIS)
+    assert (scale.tuned, scale.undecided, scale.analysis) == (SIZE.tuned, undecided, ANALYSIS)
     assert search.with_winners(bare, "something", tmp_path) is bare
     # Winners of another grid, or of another world, fit that one.
-    grid = dataclasses.replace(bare.search, space={"server_learning_rate": [0.01, 0.1, 1.0]})
     for changes in (
-        {"search": grid},
+        {"search": dataclasses.replace(bare.search, space={RATE: Rate(0.1, 0.6)})},
         {"search": dataclasses.replace(bare.search, seeds=(10, 12))},
+        {"search": dataclasses.replace(bare.search, seed=1)},
+        {"search": dataclasses.replace(bare.search, fine=1.2)},
         {"settings": {**SMALL, "num_clients": 30}},
         {"arms": {**SIZE.arms, "a": {"algorithm": "ca2fl"}}},
     ):
@@ -412,6 +463,41 @@ def test_a_relative_margin_is_a_share_of_the_second_arm(a, verdict):
     assert judged(FEWER, Runs(seed_means.by_arm(made)))["verdict"] == verdict
 
 
+def test_searches_are_the_units_of_the_interval():
+    """What two searches found is far apart, and their seeds are not: seeds as units would be too sure."""
+    runs = runs_of({"a": [0.92, 0.84, 0.921, 0.841, 0.922, 0.842], "b": [0.8] * 6})
+    analysis = dataclasses.replace(ANALYSIS, under={}, correction=0.0)
+    (row,) = verdicts.judge([A_ABOVE_B], "desk", runs, analysis, searches=2)
+    assert (row["verdict"], row["searches"], row["seeds"]) == ("undecided", 2, 6)
+    assert row["error"] == pytest.approx(0.04), "of the means .121 and .041"
+    assert verdicts.judged_again(row) == "undecided"
+    assert verdicts.judged_again(row, searches=None) == judged(A_ABOVE_B, runs)["verdict"] == "better"
+    assert verdicts.judged_again(row, shrunk=0.01) == "better"
+
+
+def test_claims_on_an_arm_whose_searches_found_nothing_are_undecided():
+    runs = runs_of({"a": [0.9, 0.92, 0.91], "b": [0.8, 0.81, 0.82]})
+    analysis = dataclasses.replace(ANALYSIS, under={}, correction=0.0)
+    own = Claim(
+        sentence="own", differences=functools.partial(lambda runs, arms: [0.1, 0.11, 0.12], arms=["b", "c"])
+    )
+    reason = "edge: 2 of 5 searches end at an edge of server_learning_rate"
+
+    def found(undecided):
+        rows = verdicts.judge([A_ABOVE_B, own], "desk", runs, analysis, undecided=undecided)
+        return [(row["verdict"], row.get("undecided")) for row in rows], rows
+
+    assert found({})[0] == [("better", None)] * 2
+    pairs, (row, _) = found({"": {"b": reason}})
+    assert pairs == [("undecided", f"b: {reason}")] * 2
+    assert (row["superiority"], row["equivalence"]) == (1.0, 1.0), "no family can decide it either"
+    assert row["difference"] == pytest.approx(0.1) and not row["agrees"]
+    # Another arm or condition: a claim on two arms stands; one of its own differences is about all that it names.
+    for other in ({"": {"c": reason}}, {"partition.alpha=0.1": {"b": reason}}):
+        assert [verdict for verdict, _ in found(other)[0]] == ["better", "undecided"]
+    assert [verdict for verdict, _ in found({"": {"d": reason}})[0]] == ["better"] * 2
+
+
 def test_the_same_runs_in_two_experiments_have_one_digest():
     run = some_run([0.5], label="FedBuff", server_learning_rate=0.1)
     again = some_run([0.5], label="FedBuff, K = 10", server_learning_rate=0.1)
@@ -438,10 +524,19 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     runs, folder, options = results
     content = read_json(runs / "nothing" / "verdicts.json")
     assert (content["protocol"], content["standing"], content["seeds"]) == (
-        1,
+        2,
         "under the protocol",
         [0, 1, 2, 3, 4],
     )
+    # Arm a ran once with what each of its five searches found, b with the same in all of them.
+    found = Runs.in_folder(runs / "nothing" / "runs")
+    assert found.labels == ["a", "b"]
+    rates = {
+        label: [run.value(RATE) for run in found.of(label, {"partition.alpha": 10.0}).values()]
+        for label in "ab"
+    }
+    assert rates == {"a": [0.1, 0.12, 0.11, 0.09, 0.1], "b": [0.01] * 5}
+    assert {row["searches"] for row in content["verdicts"]} == {5}
     assert [row["primary"] for row in content["verdicts"]] == [True, False, False, False]
     assert all(row["correction"] == pytest.approx(0.25, abs=0.001) for row in content["verdicts"])
     assert content["worlds"][0]["costs"].keys() == {"a", "b"}
@@ -473,7 +568,7 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     with pytest.raises(SettingError, match="table is 'Q', but must be papers or claims"):
         pages.made_overview(folder, overview)
     assert "Stated before the runs: 5 seeds" in page
-    assert "**Under the protocol, version 1.**" in page
+    assert "**Under the protocol, version 2.**" in page
 
     # More seeds than were declared: exploratory, and no part of the family. They replace nothing.
     more = {**options, "typed": {"seed": "0,1,2,3,4,5"}}
@@ -516,129 +611,282 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     assert "no claims are judged" in summary
 
     path = runs / "nothing" / "verdicts.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"protocol": 2}))
-    with pytest.raises(
-        SettingError, match="protocol of .* is 2, but nothing is now judged by 1. Name another output_dir"
-    ):
-        running.run_paper_experiment("nothing", output_dir=runs / "nothing", **options)
-    with pytest.raises(SettingError, match="protocol of .* is 2, but must be 1"):
-        kept_results.take_over(runs, folder)
-    path.rename(folder / "data" / "nothing.json")  # pages made later would call it version 1
-    with pytest.raises(SettingError, match="nothing.json is 2, but must be 1.* Run the experiment again"):
+    text = path.read_text()
+    for version in (1, 3):
+        path.write_text(json.dumps(json.loads(text) | {"protocol": version}))
+        with pytest.raises(
+            SettingError,
+            match=f"protocol of .* is {version}, but nothing is now judged by 2. Name another output",
+        ):
+            running.run_paper_experiment("nothing", output_dir=runs / "nothing", **options)
+        with pytest.raises(SettingError, match=f"protocol of .* is {version}, but must be 2"):
+            kept_results.take_over(runs, folder)
+    path.rename(folder / "data" / "nothing.json")  # pages made later would call it version 2
+    with pytest.raises(SettingError, match="nothing.json is 3, but must be 2.* Run the experiment again"):
         pages.made(folder)
+
+    # Kept results of an earlier version are exploratory, and are replaced by whatever is run now.
+    (folder / "data" / "nothing.json").write_text(json.dumps(json.loads(text) | {"protocol": 1}))
+    texts = pages.made(folder)
+    assert (
+        "**Exploratory.** Judged by version 1 of the protocol: run the experiment again."
+        in texts["nothing.md"]
+    )
+    assert "| [figure 0](nothing.md) | nothing | exploratory |" in texts["README.md"]
+    assert "no claims are judged" in texts["README.md"]
+    (alone / "more" / "clock.json").unlink()
+    kept_results.take_over(alone, folder)
+    assert read_json(folder / "data" / "nothing.json")["seeds"] == [0, 1, 2, 3, 4, 5]
+
+
+# The control
+
+
+def test_a_twin_is_one_arm_twice_with_grids_half_a_step_apart():
+    folds = SMALL["split.folds"]
+    moved = [EXPERIMENT, *(replication.replicated(EXPERIMENT, "desk", number) for number in (1, 9))]
+    twins = [control.twin(EXPERIMENT, number) for number in range(3)]
+    divisions = [
+        {seed // folds for seed in (*scale.seeds, *scale.search.seeds)}
+        for scale in (each.scales["desk"] for each in (*moved, *twins))
+    ]
+    assert len(set().union(*divisions)) == sum(map(len, divisions)), (
+        "no repetition shares a split with another"
+    )
+    assert len({each.scales["desk"].search.seed for each in (*moved, *twins)}) == len(moved) + len(twins)
+    scale = twins[0].scales["desk"]
+    assert scale.arms == {"a": SIZE.arms["a"], "a, again": SIZE.arms["a"]}
+    assert scale.conditions == {"partition.alpha": [0.1]}, "that of the primary claim alone"
+    assert (scale.tuned, len(scale.seeds)) == ({}, 5)
+    (claim,) = twins[0].claims
+    assert (claim.better, claim.worse, claim.expected) == ("a", "a, again", "equivalent")
+    assert claim.sentence == scale.analysis.primary
+    for number in range(5):
+        first, second = (
+            [trial[RATE] for trial in next(search.climb(scale.search, label, number))] for label in scale.arms
+        )
+        steps = math.log(second[0] / first[0]) / math.log(2.5)
+        assert abs(steps) == pytest.approx(0.5, abs=0.01), "grids half a step apart, wherever they lie"
+    coarse = control.twin(EXPERIMENT, 0, coarse=True).scales["desk"].search
+    assert (coarse.factor, coarse.fine) == (3.3, None)
+
+
+def test_the_control_takes_a_claim_on_an_arm_that_is_searched_for_with_its_own_space():
+    third = {"c": {"algorithm": "fedbuff", "buffer_size": 2}}
+    space = {RATE: Rate(0.2, 1.25)}
+    size = dataclasses.replace(
+        SIZE,
+        arms={**SIZE.arms, **third},
+        search=dataclasses.replace(SIZE.search, spaces={"a": {}, "c": space}),
+        overrides=[Override({}, "c", {"local_steps": 2}), Override({}, "b", {"local_steps": 3})],
+        analysis=dataclasses.replace(ANALYSIS, untuned={"a": "as published"}),
+    )
+    claims = [*EXPERIMENT.claims[:1], Claim(sentence="c above b", better="c", worse="b")]
+    experiment = dataclasses.replace(EXPERIMENT, scales={"desk": size}, claims=claims)
+    scale = control.twin(experiment, 0).scales["desk"]
+    assert list(scale.arms) == ["c", "c, again"] and scale.search.space == space and not scale.search.spaces
+    assert [(each.label, each.settings) for each in scale.overrides] == [
+        ("c", {"local_steps": 2}),
+        ("c, again", {"local_steps": 2}),
+    ]
+
+
+def control_row(units, spread=0.0002, undecided=None):
+    """A row of the control: five searches with these mean differences, of four seeds each."""
+    values = [unit + spread * place for place in (-3, -1, 1, 3) for unit in units]
+    return {
+        **{"condition": "", "difference": sum(values) / len(values), "low": 0.0, "high": 0.0, "spread": 0.01},
+        **{"margin": {"value": 0.01, "relative": False}, "correction": 0.0, "censored": [0.0, 0.0]},
+        **{"searches": 5, "differences": values, "verdict": "?"},
+        **({"undecided": undecided} if undecided else {}),
+    }
+
+
+def controlled(rows, **changes):
+    """The content of a ``control.json``."""
+    how = {
+        "format": control.FORMAT,
+        "protocol": protocol.VERSION,
+        "budget": {"client_trips": 1200},
+        "coarse": False,
+    }
+    return {**how, "rows": rows, **changes}
+
+
+EQUAL = control_row([-0.001, 0.001, 0.0, 0.0005, -0.0005])
+UNSURE = control_row([0.03, 0.02, -0.008, 0.02, 0.011])  # t = 2.2 with 4 degrees of freedom, over seeds more
+FALSE = control_row([-0.03, -0.02, -0.02, -0.03, -0.025])
+ROWS = {"one": [EQUAL, UNSURE, EQUAL], "other": [FALSE, control_row([0.03] * 5, undecided="a: edge")]}
+
+
+def test_false_verdicts_are_counted_as_the_protocol_has_it_and_as_it_must_not_be():
+    right, seeds, cut = control.counts(controlled(ROWS)).items()
+    assert right == (
+        "as the protocol has it",
+        {"one": {"equivalent": 2, "undecided": 1}, "other": {"worse": 1, "undecided": 1}},
+    )
+    assert seeds == (
+        "without the variance of the search",
+        {"one": {"equivalent": 2, "better": 1}, "other": {"worse": 1, "undecided": 1}},
+    )
+    assert cut[0] == "with intervals of 0.7" and cut[1] == seeds[1]
+    assert (control.share(right[1]), control.share(seeds[1])) == ((1, 5), (2, 5))
+    assert control.summary(controlled(ROWS))[:2] == [
+        "as the protocol has it: 1 of 5 verdicts are better or worse (20.0 %), 2 equivalent",
+        "without the variance of the search: 2 of 5 verdicts are better or worse (40.0 %), 2 equivalent",
+    ]
+
+
+def test_the_control_goes_on_where_it_was_stopped_and_keeps_how_it_is_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: dataclasses.replace(EXPERIMENT, name=name))
+    ran = []
+
+    def train(experiment, scale, folder, budget, **options):
+        (folder / "runs").mkdir(parents=True)
+        ran.append((experiment.name, experiment.scales[scale].search.seed - control.FIRST, dict(budget)))
+        if len(ran) == 4:
+            raise SettingError("stopped")
+        return {**EQUAL, "evidence": "left out"}
+
+    monkeypatch.setattr(running, "train", train)
+    with pytest.raises(SettingError, match="stopped"):
+        control.run(["one", "two"], 2, tmp_path, {"client_trips": 40})
+    (tmp_path / "two" / "runs").rmdir()
+    content = control.run(["one", "two"], 3, tmp_path, {"client_trips": 40})
+    order = [("one", 0), ("two", 0), ("one", 1), ("two", 1), ("two", 1), ("one", 2), ("two", 2)]
+    assert ran == [(*each, {"client_trips": 40}) for each in order]
+    assert content == control.read(tmp_path / "control.json")
+    assert content["rows"] == {"one": [EQUAL] * 3, "two": [EQUAL] * 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["control.json"], "runs are not kept"
+    for changes, message in (
+        (
+            {"budget": {"client_trips": 50}},
+            r"budget of .*control.json is {'client_trips': 40}, but must be .*50",
+        ),
+        (
+            {"budget": {"client_trips": 40}, "coarse": True},
+            "coarse of .*control.json is False, but must be True",
+        ),
+    ):
+        with pytest.raises(SettingError, match=message):
+            control.run(["one"], 4, tmp_path, **changes)
+    assert len(ran) == 7
 
 
 @pytest.mark.full
-def test_the_control_counts_families_with_a_false_verdict(tmp_path, monkeypatch):
-    larger = dataclasses.replace(SIZE, arms={**SIZE.arms, "c": {"algorithm": "fedasync", "buffer_size": 1}})
-    experiment = dataclasses.replace(EXPERIMENT, scales={"desk": larger})
-    monkeypatch.setattr(discovery, "load", lambda name: experiment)
-    found = control.run(["nothing"], 3, tmp_path, {"client_trips": 40}, show=lambda line: None, processes=1)
-    assert found["families"] == 3 and found["runs"] == 30 and found["false"] <= found["claims"][0]["false"]
-    assert found == control.read(tmp_path / "control.json")
-    runs = Runs.in_folder(tmp_path / "control-nothing")
-    assert runs.conditions == [{"partition.alpha": 0.1}], "those of the primary claim alone"
-    assert [group.label for group in runs.groups] == ["a", "b"], "and its arms alone"
-    (group, _) = runs.groups
-    assert len(group.runs) == 15
-    assert all(38 < run.summary["client_trips"] <= 40 for run in group.runs)
-    assert all("shuffle_labels=True" in run.config["split"] for run in group.runs)
-    accuracies = [harness.final_accuracy(run) for run in group.runs]
-    assert sum(accuracies) / 15 == pytest.approx(0.1, abs=0.03)
+def test_the_control_searches_runs_and_judges_both_arms(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
+    seen = {}
+    trained = running.train
+
+    def train(experiment, scale, folder, budget, **options):
+        row = trained(experiment, scale, folder, budget, **options)
+        seen.update(read_json(folder / "tuned.json"), runs=Runs.in_folder(folder / "runs"))
+        return row
+
+    monkeypatch.setattr(running, "train", train)
+    content = control.run(["nothing"], 1, tmp_path, {"client_trips": 40}, processes=1)
+    ((row,),) = content["rows"].values()
+    assert len(row["differences"]) == row["searches"] == 5
+    ((where, found),) = seen["tuned"].items()
+    assert where == "partition.alpha=0.1" and [len(own) for own in found.values()] == [5, 5]
+    assert seen["runs"].labels == ["a", "a, again"] == list(found)
+    for label, own in found.items():
+        runs = list(seen["runs"].of(label).values())
+        assert [run.value(RATE) for run in runs] == [each[RATE] for each in own]
+        assert all(38 < run.summary["client_trips"] <= 40 for run in runs)
+    first, second = (
+        {trial["settings"][RATE] for trial in seen["trials"] if trial["label"] == label} for label in found
+    )
+    assert not first & second, "the same rule, on grids of its own"
+    assert (
+        sum(sum(own.values()) for counted in control.counts(content).values() for own in counted.values())
+        == 3
+    )
 
 
 def test_the_controls_command_reads_its_flags(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(control, "run", lambda *given: asked.append(given) or {"families": 20, "false": 1})
-    flags = [f"--output_dir={tmp_path}", "--families=20", "--server_steps=5", "a", "b"]
-    assert control.main(flags) == 0
-    assert asked == [(["a", "b"], 20, tmp_path, {"server_steps": 5})]
-    assert "1 of 20 families (5.0 %) have a false verdict" in capsys.readouterr().out
-    for wrong in ("--rounds=3", "--families=x"):
-        assert control.main([wrong, "a"]) == 2
-    assert control.main([]) == 2
-    assert control.main(["a", "a"]) == 2 and control.main(["--families", "a"]) == 2
-    assert control.main(["--help"]) == 0 and pages.main(["--help"]) == 0
-    assert len(asked) == 1
 
+    def run(*given, coarse):
+        asked.append((*given, coarse))
+        return controlled({"a": [EQUAL] * (1 if coarse else 19) + [FALSE]})
 
-CONTROLLED = {
-    "format": 1,
-    "experiments": ["a", "b"],
-    "families": 20,
-    "budget": {"client_trips": 1200},
-    "protocol": protocol.VERSION,
-    "runs": 1600,
-    "false": 1,
-    "claims": [
-        {
-            "experiment": name,
-            "claim": f"{name} is best",
-            "false": number,
-            "over_families": 0.002,
-            "over_seeds": 0.001,
-        }
-        for number, name in enumerate(("a", "b"))
-    ],
-}
-
-
-def test_a_control_counts_false_verdicts_of_a_claim_and_compares_spreads():
-    verdicts_found = [("better", 0.3), ("undecided", 0.1), ("equivalent", -0.1), ("worse", -0.3)]
-    rows = [
-        {"claim": "a", "condition": "", "verdict": verdict, "difference": value, "spread": value, "seeds": 4}
-        for verdict, value in verdicts_found
+    monkeypatch.setattr(control, "run", run)
+    flags = [f"--output_dir={tmp_path}", "--repetitions=20", "--server_steps=5", "a", "b"]
+    assert control.main(flags) == 0, "5 % of the verdicts may be false"
+    assert "as the protocol has it: 1 of 20 verdicts are better or worse (5.0 %)" in capsys.readouterr().out
+    assert control.main(["--coarse", "a"]) == 1
+    assert asked == [
+        (["a", "b"], 20, tmp_path, {"server_steps": 5}, False),
+        (["a"], 20, pathlib.Path("runs/control"), {}, True),
     ]
-    found = control._summed(rows)
-    assert found["false"] == 2
-    assert found["over_families"] == pytest.approx((0.2 / 3) ** 0.5)
-    assert found["over_seeds"] == pytest.approx(0.05**0.5 / 2), "the root of the mean variance over 4 seeds"
+    for wrong in ("--rounds=3", "--repetitions=x", "--repetitions"):
+        assert control.main([wrong, "a"]) == 2
+    assert control.main([]) == control.main(["a", "a"]) == 2
+    assert control.main(["--help"]) == 0 and pages.main(["--help"]) == 0
+    assert len(asked) == 2
 
 
-def test_a_control_stands_on_the_page_of_results(tmp_path):
-    (tmp_path / "control.json").write_text(json.dumps(CONTROLLED))
-    text = pages.summary([], None, control.read(tmp_path / "control.json"))
-    assert "in 1,600 runs (client trips 1,200): 1 of 20 families (5.0 %) have a false verdict" in text
-    assert "Without Holm's correction 1 of 40 claims have one." in text
-    assert "| b | b is best | 1 of 20 | 0.0020 | 0.0010 |" in text
+def test_controls_stand_on_the_page_of_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "names", lambda: [])
+    for name, rows, coarse in (("control", ROWS, False), ("control-coarse", {"one": [FALSE, EQUAL]}, True)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(controlled(rows, coarse=coarse)))
+    text = pages.made(tmp_path)["README.md"]
+    assert (
+        "As the protocol has it, 1 of 5 verdicts are (20.0 %; at most 5 % may be; client trips 1,200)" in text
+    )
+    assert "| as the protocol has it | 5 | 1 (20.0 %) | 2 | 2 |" in text
+    assert "| without the variance of the search | 5 | 2 (40.0 %) | 2 | 1 |" in text
+    assert "| with grids of a factor of 3.3, whose best trial wins | 2 | 1 (50.0 %) | 1 | 0 |" in text
+    assert "| one | 3 | 0 (0.0 %) | 2 | 1 |" in text and "| other | 2 | 1 (50.0 %) | 0 | 1 |" in text
+    (tmp_path / "control-coarse.json").unlink()
+    assert "factor of 3.3" not in pages.made(tmp_path)["README.md"]
+    (tmp_path / "control.json").write_text(json.dumps(controlled(ROWS, coarse=True)))
+    with pytest.raises(SettingError, match="coarse of .*control.json is True, but must be False"):
+        pages.made(tmp_path)
+
+
+def test_controls_are_taken_over_from_their_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "names", lambda: [])
+    there = {name: tmp_path / name for name in ("pages", "tuned", "runs/control", "runs/control-coarse")}
+    for path in there.values():
+        path.mkdir(parents=True)
+    monkeypatch.setattr(pages, "PAGES", there["pages"])
+    monkeypatch.setattr(pages, "OVERVIEW", tmp_path / "overview.md")
+    monkeypatch.setattr(search, "FOUND", there["tuned"])
+    texts = {name: json.dumps(controlled(ROWS, coarse=name != "control")) for name in pages.CONTROLS}
+    for name, text in texts.items():
+        (tmp_path / "runs" / name / "control.json").write_text(text)
+    assert pages.main([f"--runs={tmp_path / 'runs'}"]) == 0
+    assert {path.stem: path.read_text() for path in there["pages"].glob("*.json")} == texts
+    assert "## The control" in (there["pages"] / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "runs" / "control" / "control.json").write_text(texts["control-coarse"])
+    assert pages.main([f"--runs={tmp_path / 'runs'}"]) == 2
+    assert (there["pages"] / "control.json").read_text() == texts["control"], (
+        "what fails leaves all as it was"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", "file is '.*control.json', but must be one that this command wrote"),
-        (json.dumps({"format": 1, "families": 3}), "file is '.*control.json', but must be one that"),
-        (json.dumps({**CONTROLLED, "protocol": 0}), "protocol of .*control.json is 0, but must be"),
+        (json.dumps({"format": 2, "rows": {}}), "file is '.*control.json', but must be one that"),
         (
-            json.dumps({**CONTROLLED, "families": 3}),
-            "families of .*control.json is 3, but must be 20. Choose",
+            json.dumps(controlled({}, format=1)),
+            "file is '.*control.json', but must be one that this command wrote",
         ),
-        (
-            json.dumps({**CONTROLLED, "budget": {}}),
-            "budget of .*control.json is {}, but must be {'client_trips",
-        ),
+        (json.dumps(controlled({}, protocol=1)), "protocol of .*control.json is 1, but must be 2"),
     ],
 )
 def test_a_control_that_is_not_whole_or_is_another_one_is_refused(content, message, tmp_path, monkeypatch):
     monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
     (tmp_path / "control.json").write_text(content)
-    with pytest.raises(SettingError, match=message):
-        control.run(["a", "b"], 20, tmp_path, {"client_trips": 1200})
+    for read in (lambda: control.run(["nothing"], 1, tmp_path), lambda: pages.made(tmp_path)):
+        with pytest.raises(SettingError, match=message):
+            read()
     assert (tmp_path / "control.json").read_text() == content
-
-
-def test_families_of_the_control_share_no_seed_and_no_division():
-    families = [control.seeds_of_family(number, 20, 10) for number in range(3)]
-    divisions = [{seed // 10 for seed in family} for family in families]
-    assert all(len(family) == 20 for family in families)
-    assert len(set().union(*divisions)) == sum(map(len, divisions)) == 6
-    assert not {*control.seeds_of_family(0, 15, 10)} & {*control.seeds_of_family(1, 15, 10)}
-    assert control.judge_families([[{"superiority": 0.001, "equivalence": 1.0, "difference": -1.0}]]) == [
-        True
-    ]
-    assert control.judge_families([[{"superiority": 0.2, "equivalence": 0.001, "difference": -1.0}]]) == [
-        False
-    ]
 
 
 @pytest.mark.full
@@ -648,16 +896,29 @@ def test_the_pages_in_the_repository_are_what_the_command_makes():
     assert pages.OVERVIEW.read_text(encoding="utf-8") == pages.made_overview(), "run it"
 
 
-@pytest.mark.parametrize(
-    "path", sorted((kept_results.PAGES / kept_results.DATA).glob("*.json")), ids=lambda path: path.stem
-)
-def test_results_in_the_repository_are_judged_as_the_files_state_now(path):
-    content = json.loads(path.read_text(encoding="utf-8"))
+KEPT = {
+    path.stem: read_json(path) for path in sorted((kept_results.PAGES / kept_results.DATA).glob("*.json"))
+}
+
+
+@pytest.mark.parametrize("name", [name for name, own in KEPT.items() if own["protocol"] == protocol.VERSION])
+def test_results_in_the_repository_are_judged_as_the_files_state_now(name):
+    content = KEPT[name]
     experiment = discovery.load(content["experiment"])
     experiment = replication.replicated(experiment, content["scale"], content["replication"] or 0)
     assert content["standing"] == protocol.UNDER, content["why"]
     assert content["declared"]["digest"] == protocol.declared(experiment, content["scale"])["digest"]
     assert content["seeds"] == sorted(experiment.scales[content["scale"]].seeds)
+
+
+def test_results_in_the_repository_of_an_earlier_version_are_exploratory():
+    for content in kept_results.contents():
+        if content["protocol"] < protocol.VERSION:
+            assert content["standing"] == protocol.EXPLORATORY
+            if not content["replication"]:  # which has no page of its own
+                page = (kept_results.PAGES / f"{families.page_name(content)}.md").read_text(encoding="utf-8")
+                said = f"**Exploratory.** Judged by version {content['protocol']} of"
+                assert said in page, "run python -m experiments.harness.report.pages"
 
 
 def test_without_two_seeds_nothing_is_decided_and_nothing_fails():
@@ -684,7 +945,7 @@ def test_data_that_are_divided_otherwise_than_stated_are_refused():
 def test_results_of_another_experiment_and_results_under_the_protocol_are_not_replaced(tmp_path):
     there = {
         "format": FORMAT,
-        "protocol": 1,
+        "protocol": 2,
         "experiment": "other",
         "scale": "desk",
         "replication": 0,
@@ -724,25 +985,24 @@ def test_a_change_of_what_is_compared_is_not_forgotten():
 def test_results_from_before_the_protocol_are_not_mixed_with_those_under_it(tmp_path):
     before = {"format": FORMAT, "protocol": None, "experiment": "nothing", "scale": "desk", "replication": 0}
     (tmp_path / "verdicts.json").write_text(json.dumps(before))
-    with pytest.raises(SettingError, match="is None, but nothing is now judged by 1"):
+    with pytest.raises(SettingError, match="is None, but nothing is now judged by 2"):
         protocol.earlier_results(tmp_path, EXPERIMENT, "desk")
     assert protocol.earlier_results(tmp_path, with_scale(analysis=None), "desk")["protocol"] is None
     assert protocol.earlier_results(tmp_path / "none", EXPERIMENT, "desk") == {}
 
 
-@pytest.mark.parametrize(
-    "experiment, message",
-    [
-        (
-            with_scale(analysis=None),
-            "experiment is 'nothing', but must be an experiment that trains and declares",
-        ),
-        (EXPERIMENT, "families is 0"),
-    ],
-)
-def test_what_the_control_cannot_run_is_refused(experiment, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(discovery, "load", lambda name: experiment)
-    families = 0 if experiment is EXPERIMENT else 1
-    with pytest.raises(SettingError, match=message):
-        control.run(["nothing"], families, tmp_path)
+@pytest.mark.parametrize("changes", [{"analysis": None}, {"search": None, "tuned": {}}])
+def test_what_the_control_cannot_run_is_refused(changes, tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: with_scale(**changes))
+    with pytest.raises(
+        SettingError, match="experiment is 'nothing', but must be one that searches for settings"
+    ):
+        control.run(["nothing"], 1, tmp_path)
+    monkeypatch.setattr(discovery, "load", lambda name: dataclasses.replace(EXPERIMENT, claims=[OWN]))
+    with pytest.raises(
+        SettingError, match="nothing has no claim that compares two arms which are searched for"
+    ):
+        control.run(["nothing"], 1, tmp_path)
+    with pytest.raises(SettingError, match="repetitions is 0"):
+        control.run(["nothing"], 0, tmp_path)
     assert not list(tmp_path.iterdir())

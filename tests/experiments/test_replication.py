@@ -6,6 +6,7 @@ import pytest
 from test_protocol import ANALYSIS, EXPERIMENT
 
 from experiments.harness.declare import checks, discovery, protocol
+from experiments.harness.declare.search import climb
 from experiments.harness.judge import profiles, replication
 from experiments.harness.report import kept_results, pages
 from experiments.harness.run import running
@@ -27,6 +28,12 @@ def test_a_replication_has_seeds_trials_and_divisions_of_its_own():
         assert [seed % folds for seed in scale.seeds] == [seed % folds for seed in first.seeds]
         checks.check(dataclasses.replace(EXPERIMENT, scales={"desk": scale}))
         assert dataclasses.replace(scale, seeds=first.seeds, search=first.search) == first
+        same = dataclasses.replace(scale.search, seeds=first.search.seeds, seed=first.search.seed)
+        assert same == first.search
+    # Random points are others, and grids are shifted otherwise.
+    assert len({scale.search.seed for scale in (first, *moved)}) == 3
+    grids = [next(climb(scale.search, "a", 0)) for scale in (first, *moved)]
+    assert len({trials[0]["server_learning_rate"] for trials in grids}) == 3
     assert replication.replicated(EXPERIMENT, "desk", 0) is EXPERIMENT
 
 
@@ -53,7 +60,7 @@ def content(verdicts, number=0, standing=protocol.UNDER, experiment="nothing"):
                 "verdict": verdict,
                 "evidence": f"{place} of {number}",
             },
-            **{"difference": 0.0, "spread": 0.0, "seeds": 5, "correction": 0.0},
+            **{"difference": 0.0, "error": 0.0, "seeds": 5, "searches": None, "correction": 0.0},
         }
         for place, verdict in enumerate(verdicts)
     ]

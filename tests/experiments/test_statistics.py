@@ -30,8 +30,8 @@ def over_splits(rng, count, *, mean=0.0, seeds=SEEDS, noise=0.0, folds=False):
     return measured + noise * rng.normal(size=measured.shape)
 
 
-def coverage(measured, mean, correction):
-    ends = np.array([estimate(row, correction).interval() for row in measured])
+def coverage(measured, mean, correction, searches=None):
+    ends = np.array([estimate(row, correction, searches).interval() for row in measured])
     return np.mean((ends[:, 0] <= mean) & (mean <= ends[:, 1]))
 
 
@@ -48,6 +48,50 @@ def test_the_corrected_interval_covers_where_students_does_not(folds):
 def test_the_corrected_interval_is_careful_where_seeds_add_their_own_noise():
     measured = over_splits(np.random.default_rng(2), 400, noise=0.5)
     assert coverage(measured, 0.0, CORRECTION) > 0.97
+
+
+SEARCHES = 5
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 2.0])
+def test_intervals_over_searches_cover_whatever_the_searches_add(ratio):
+    """ratio: the variance of what a search adds to all its seeds, over that of the seeds."""
+    rng = np.random.default_rng(4)
+    added = math.sqrt(ratio) * rng.normal(size=(800, SEARCHES))
+    measured = 0.3 + np.tile(added, SEEDS // SEARCHES) + rng.normal(size=(800, SEEDS))
+    assert coverage(measured, 0.3, 0.0, SEARCHES) == pytest.approx(0.95, abs=0.02)
+    # Seeds as units leave the search out.
+    expected = {0.0: (0.93, 0.97), 0.5: (0.7, 0.85), 2.0: (0.5, 0.75)}[ratio]
+    assert expected[0] < coverage(measured, 0.3, 0.0) < expected[1]
+
+
+@pytest.mark.parametrize("ratio", [0.0, 2.0])
+def test_intervals_over_searches_are_careful_where_test_sets_overlap_as_well(ratio):
+    rng = np.random.default_rng(5)
+    measured = over_splits(rng, 600)
+    added = math.sqrt(ratio) * measured.std(axis=1, ddof=1).mean() * rng.normal(size=(600, SEARCHES))
+    measured = measured + np.tile(added, SEEDS // SEARCHES)
+    assert coverage(measured, 0.0, CORRECTION, SEARCHES) > 0.93
+    assert coverage(measured, 0.0, 0.0, SEARCHES) < coverage(measured, 0.0, CORRECTION, SEARCHES) - 0.02
+
+
+def test_the_estimate_over_searches_by_hand():
+    """Seeds are dealt in turn: the searches have 1, 3 and 5; 2, 4 and 6."""
+    found = estimate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.5, searches=2)
+    assert (found.mean, found.units, found.seeds) == (3.5, 2, 6)
+    assert found.spread == pytest.approx(math.sqrt(3.5)), "that of the seeds"
+    error = math.sqrt(0.5 / 2 + 0.5 * 3.5)
+    assert found.error == pytest.approx(error)
+    assert found.interval() == pytest.approx((3.5 - 12.7062 * error, 3.5 + 12.7062 * error), rel=1e-4)
+    assert (
+        estimate([1.0, 2.0, 4.0], searches=3)
+        == estimate([1.0, 2.0, 4.0], searches=7)
+        == estimate([1.0, 2.0, 4.0])
+    )
+    # A search with more seeds than another counts no more: its mean is one unit.
+    assert estimate([1.0, 2.0, 3.0], searches=2).mean == 2.0
+    one = estimate([1.0, 2.0, 4.0], searches=1)
+    assert math.isnan(one.differs()) and math.isnan(one.interval()[0]), "one search decides nothing"
 
 
 def test_the_estimate_by_hand():
@@ -229,6 +273,8 @@ def test_runs_that_are_lost_early_do_not_make_an_arm_look_quick():
         {"difference": 0.8, "correction": 0.0},
         {"difference": 1.2, "correction": 0.1},
         {"margin": 1.0, "correction": 0.05},
+        {"difference": 0.9, "correction": 0.0, "searches": SEARCHES},
+        {"margin": 0.8, "correction": 0.0, "searches": SEARCHES},
     ],
 )
 def test_the_power_is_what_simulation_finds(claim):
@@ -236,11 +282,14 @@ def test_the_power_is_what_simulation_finds(claim):
     # The shared part of all seeds' differences has the variance that the correction stands for.
     shared = rng.normal(0, math.sqrt(correction), (3000, 1))
     values = claim.get("difference", 0.0) + shared + rng.normal(size=(3000, seeds))
-    mean, error = values.mean(1), values.std(1, ddof=1) * math.sqrt(1 / seeds + correction)
+    mean, error, units = values.mean(1), values.std(1, ddof=1) * math.sqrt(1 / seeds + correction), seeds
+    if "searches" in claim:  # their means are the units
+        units = claim["searches"]
+        error = values.reshape(3000, -1, units).mean(1).std(1, ddof=1) / math.sqrt(units)
     if "difference" in claim:
-        decided = mean / error > stats.t.ppf(0.975, seeds - 1)
+        decided = mean / error > stats.t.ppf(0.975, units - 1)
     else:
-        decided = np.abs(mean) + stats.t.ppf(0.95, seeds - 1) * error < claim["margin"]
+        decided = np.abs(mean) + stats.t.ppf(0.95, units - 1) * error < claim["margin"]
     assert statistics.power(seeds, spread=1.0, **claim) == pytest.approx(decided.mean(), abs=0.03)
 
 
@@ -249,6 +298,12 @@ def test_the_number_of_seeds_follows_from_the_power():
     seeds = statistics.seeds_for(0.8, **wanted)
     assert statistics.power(seeds, **wanted) >= 0.8 > statistics.power(seeds - 1, **wanted)
     assert statistics.seeds_for(0.8, spread=0.03, correction=0.25, margin=0.01) is None
+    # Fewer units need more seeds, and may need more than there are.
+    assert [statistics.seeds_for(0.8, **wanted, searches=number) for number in (4, seeds)] == [None, seeds]
+    numbers = [
+        statistics.seeds_for(0.8, spread=0.03, difference=0.04, searches=number) for number in (4, 5, 10)
+    ]
+    assert sorted({*numbers}, reverse=True) == numbers
 
 
 # Performance profiles

@@ -13,17 +13,21 @@ from experiments.harness.declare.declarations import (
     WORSE,
     Analysis,
     Claim,
+    LogUniform,
     Margin,
     PaperExperiment,
+    Rate,
     Scale,
 )
 from experiments.harness.declare.protocol import claim_arms, claims_at
 from experiments.harness.results import holds
 from experiments.harness.statistics import power, seeds_for
-from jafl.base.errors import SettingError, is_number, real_number, require, seed_number
+from jafl.base.errors import SettingError, is_number, real_number, require, seed_number, whole_number
 from jafl.config import grid
 
 LEAST_POWER = 0.8
+LEAST_SEARCHES = 4  # with fewer the interval over searches is very wide
+RATES = ("learning_rate", "clip_norm")  # how the names of settings end that matter by their ratio
 
 
 def check(experiment: PaperExperiment) -> None:
@@ -38,7 +42,8 @@ def check(experiment: PaperExperiment) -> None:
             _check_claims(where, scale, claims_at(experiment, name))
             _check_primary(where, scale, claims_at(experiment, name))
             _check_margins(where, scale.analysis, claims_at(experiment, name))
-            _check_power(where, scale.analysis, claims_at(experiment, name))
+            _check_why(where, scale.analysis, claims_at(experiment, name))
+            _check_power(where, scale, claims_at(experiment, name))
             if experiment.measure is None:
                 _check_data(where, scale)
                 _check_tuning(where, scale, claims_at(experiment, name))
@@ -157,6 +162,19 @@ def _check_primary(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
     )
 
 
+def _check_why(where: str, analysis: Analysis, claims: Sequence[Claim]) -> None:
+    """What may explain a verdict is a claim of this scale, and no other than the primary one."""
+    sentences = [claim.sentence for claim in claims if claim.sentence != analysis.primary]
+    for why, sentence in analysis.why.items():
+        allowed = f"another claim at this scale: {'; '.join(sentences)}"
+        require(sentence in sentences, f"{where}.why of {why!r}", sentence, allowed)
+    if analysis.published_ratio is not None:
+        allowed = "above 0: the first arm's server rate over the second's"
+        real_number(
+            f"{where}.published_ratio", analysis.published_ratio, lambda value: 0 < value < math.inf, allowed
+        )
+
+
 def _check_margins(where: str, analysis: Analysis, claims: Sequence[Claim]) -> None:
     """Each margin is above 0, and relative only where there is an arm that it is a share of."""
     for claim in claims:
@@ -169,14 +187,17 @@ def _check_margins(where: str, analysis: Analysis, claims: Sequence[Claim]) -> N
         require(fits, name, margin, "not relative: the claim has differences of its own", remedy)
 
 
-def _check_power(where: str, analysis: Analysis, claims: Sequence[Claim]) -> None:
+def _check_power(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
     """The seeds are enough for the verdict that the primary claim expects."""
+    analysis = scale.analysis
+    assert analysis is not None
     (claim,) = (claim for claim in claims if claim.sentence == analysis.primary)
     margin = (claim.margin or analysis.margin or (math.nan,))[0]
     aim = {"margin": margin}
     if claim.expected != EQUIVALENT:
         aim = {"difference": margin if analysis.difference is None else analysis.difference}
     planned: dict[str, Any] = {"spread": analysis.spread, "correction": analysis.correction, **aim}
+    planned["searches"] = scale.search.searches if scale.search else None
     needed = seeds_for(analysis.power, **planned)
     remedy = "Another margin, difference, share of test examples or data set may help: more seeds do not."
     if needed is None:
@@ -227,6 +248,39 @@ def _check_data(where: str, scale: Scale) -> None:
         require(held_out, f"{where}: split.validation_fraction of the search", held_out, allowed)
 
 
+def _check_search(where: str, scale: Scale) -> None:
+    """A search is repeated, equal for all arms, and refines its rates."""
+    search = scale.search
+    assert search and scale.analysis
+    whole_number(f"{where}: the search's searches", search.searches, LEAST_SEARCHES)
+    for name, seeds in (("the search's seeds", search.seeds), ("the seeds", scale.seeds)):
+        allowed = f"a multiple of the number of searches, {search.searches}, so that each has as many"
+        require(len(seeds) % search.searches == 0, f"{where}: the number of {name}", len(seeds), allowed)
+    for name in ("factor", "fine"):
+        allowed = "above 1: from one value of a rate to the next"
+        real_number(
+            f"{where}: the search's {name}",
+            getattr(search, name),
+            lambda value: 1 < value < math.inf,
+            allowed,
+        )
+    equal_search.check_equal(search, list(scale.arms))
+    for label in scale.arms:
+        space = search.spaces.get(label, search.space)
+        subject = f"{where}: the search's space of {label}"
+        rates = [name for name, values in space.items() if isinstance(values, (Rate, LogUniform))]
+        allowed = "with a Rate, which is refined, or with a LogUniform"
+        require(not space or rates, subject, dict(space), allowed)
+        for name, values in space.items():
+            listed = name.endswith(RATES) and name not in rates
+            require(
+                not listed,
+                f"{subject}, {name}",
+                values,
+                "Rate(low, high): a list has edges, and no finer steps",
+            )
+
+
 def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
     """Every arm of a claim has what this experiment's own search found, or says why it was not searched for."""
     assert scale.analysis is not None
@@ -239,21 +293,11 @@ def _check_tuning(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
     unknown = sorted({*scale.search.spaces} - {*scale.arms})
     require(not unknown, f"{where}: the search's spaces", unknown, f"of the arms {', '.join(scale.arms)}")
     known = ["", *map(grid.folder, grid.product(scale.conditions))]
-    for condition, arms in scale.tuned.items():
-        require(
-            condition in known,
-            f"{where}: tuned under",
-            condition,
-            f"one of the conditions {known[1:]}, or ''",
-        )
-        for label, settings in arms.items():
-            if settings not in equal_search.trials(scale.search, label):
-                subject = f"tuned of {label} under {condition or 'all conditions'}"
-                allowed = "a trial of this experiment's own search: what another one found is not judged"
-                raise SettingError(
-                    f"{where}: {subject} is {settings}, but must be {allowed}. {remedy}", setting="tuned"
-                )
-    searched = {label for label in scale.arms if equal_search.trials(scale.search, label)}
+    for condition in scale.tuned:
+        allowed = f"one of the conditions {known[1:]}, or ''"
+        require(condition in known, f"{where}: tuned under", condition, allowed)
+    _check_search(where, scale)
+    searched = {label for label in scale.arms if scale.search.spaces.get(label, scale.search.space)}
     for claim in claims:
         for label in claim_arms(claim, scale) if searched else ():
             why = scale.analysis.untuned.get(label, "")

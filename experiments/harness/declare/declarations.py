@@ -1,6 +1,7 @@
 """What an experiment's file declares: ``EXPERIMENT = PaperExperiment(...)``, in a file of ``experiments/papers``."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
 
 SCALES = ("desk", "paper")
-PROTOCOL_VERSION = 1  # of docs/protocol.md
+PROTOCOL_VERSION = 2  # of docs/protocol.md
 # Verdicts under the protocol (docs/protocol.md).
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 
@@ -24,20 +25,58 @@ class LogUniform:
     high: float
 
 
-Space = Mapping[str, Sequence[Any] | LogUniform]
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A number that matters by its ratio, such as a learning rate: searched for from ``low`` to ``high``, and beyond.
+
+    Where the best value lies at an end of the range, the range grows.
+    """
+
+    low: float
+    high: float
+
+
+def coarse_points(rate: Rate, factor: float, shift: float) -> list[float]:
+    """The values of a rate that a search tries first.
+
+    Args:
+      rate: the range.
+      factor: from one value to the next.
+      shift: by which part of a step the values are moved, from 0 to 1; with 0.5 the first one is ``rate.low``.
+
+    Examples:
+      >>> coarse_points(Rate(1.0, 4.0), factor=2.0, shift=0.5)
+      [1.0, 2.0, 4.0]
+    """
+    number = round(math.log(rate.high / rate.low) / math.log(factor)) + 1
+    return [float(f"{rate.low * factor ** (place + shift - 0.5):.3g}") for place in range(number)]
+
+
+Space = Mapping[str, Sequence[Any] | LogUniform | Rate]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """The search for settings, the same for each arm: as many trials, seeds and client trips.
+    """The search for settings, the same for each arm: as many trials, seeds and client trips, several times over.
+
+    Each of the ``searches`` is independent of the others: it has seeds of its own, its grid of rates is shifted by a
+    random part of a step, and some seeds of the results are run with what it found. So the results' intervals cover
+    what chance does to a search.
 
     Attributes:
-      space: {setting: values to try, or ``LogUniform``}; all combinations of values are tried. With a ``LogUniform``
-        among them, ``trials`` random combinations are.
+      space: {setting: ``Rate``, or values to try, or ``LogUniform``}. All combinations of listed values are tried
+        with the coarse values of the first rate; then the further rates, one after the other, and finer steps of
+        each. With a ``LogUniform`` among them, ``trials`` random combinations are tried instead.
       spaces: {label: space} of arms with a space of their own (a rule on gradients has no clients' rate); of an equal
-        number of trials. An arm with the space {} is not searched for, and says so in the table.
-      trials, seed: of random combinations: how many, and their seed.
-      seeds: that each trial is run with; none of the results'.
+        number of trials, and ranges of equal ratio. An arm with the space {} is not searched for, and says so in the
+        table.
+      trials: how many random combinations there are.
+      searches: how many independent searches there are.
+      seeds: of all searches, dealt to them in turn; none of the results'.
+      seed: decides random combinations and the shifts of grids. A replication moves it.
+      factor: between coarse values of a rate.
+      fine: between the finer ones; None: none, and the best trial wins (which the protocol does not allow).
+      offsets: {label: a part of a step by which the arm's grids are shifted beside the others'}, for the control.
       settings: of the trials alone; examples held out for validation at least.
       score: what a trial is judged by, the mean over seeds: on validation examples.
       lower_is_better: whether the lowest score wins, as of trips to a target.
@@ -47,8 +86,12 @@ class Search:
     space: Space
     spaces: Mapping[str, Space] = dataclasses.field(default_factory=dict)
     trials: int | None = None
+    searches: int = 5
+    seeds: Sequence[int] = (100, 101, 102, 103, 104)
     seed: int = 0
-    seeds: Sequence[int] = (100, 101, 102)
+    factor: float = 2.5
+    fine: float | None = 1.3
+    offsets: Mapping[str, float] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(
         default_factory=lambda: {"split.validation_fraction": 0.16}
     )
@@ -88,6 +131,8 @@ class Analysis:
         margin.
       power: the least probability of that verdict, from which ``seeds`` follows.
       correction: test examples over training examples; 0 where no two seeds share examples.
+      published_ratio: how many times the primary claim's first arm has the second one's server rate in the paper.
+      why: {what may explain it if the primary claim comes out otherwise: the sentence of the claim that tells}.
       untuned: {label: why} of arms that take part in a claim and are not searched for while others are.
       tuned_under: the version of the protocol that ``Scale.tuned`` was found under; None: before it.
     """
@@ -101,6 +146,8 @@ class Analysis:
     difference: float | None = None
     power: float = 0.8
     correction: float | None = None
+    published_ratio: float | None = None
+    why: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untuned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tuned_under: int | None = None
 
@@ -117,9 +164,12 @@ class Scale:
         What goes with a value of a condition stands here: a model with its data set.
       seeds: of the results.
       search: how settings are found by ``--tune``; None: nothing is searched for.
-      tuned: what the search has found: {condition: {label: settings}}, the condition written as its folder,
-        ``partition.alpha=0.1,delay.mean=5``, or "" for all conditions. Left out in a file: it is read from
-        ``experiments/tuned``, which ``python -m experiments.harness.report.pages`` writes.
+      tuned: what the searches have found: {condition: {label: [settings of each search]}}, the condition written as
+        its folder, ``partition.alpha=0.1,delay.mean=5``, or "" for all conditions; one mapping in place of the list
+        holds for all searches. Left out in a file: it is read from ``experiments/tuned``, which
+        ``python -m experiments.harness.report.pages`` writes.
+      undecided: {condition: {label: reason}} of arms whose searches found nothing, or ended at an edge: claims on
+        them are undecided. Read from the same place.
       analysis: how its claims are judged, under the protocol; None: as before the protocol, which decides nothing.
       different_worlds: why arms live in different worlds (data, partition, delays, presence, failures, dropout) under
         one condition, a sentence; table.md has it. Left out: they do not, which is checked.
@@ -131,7 +181,8 @@ class Scale:
     overrides: Sequence[Override] = ()
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     search: Search | None = None
-    tuned: Mapping[str, Mapping[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    tuned: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    undecided: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     analysis: Analysis | None = None
     different_worlds: str = ""
 

@@ -1,4 +1,13 @@
-"""The equal search: every arm gets as many trials, run with the same seeds, judged on validation examples."""
+"""The equal search: every arm gets as many trials, judged on validation examples, in several independent searches.
+
+A number that matters by its ratio (``Rate``) is searched coarsely first, by a factor of 2.5. Where the best value
+lies at an end of what was tried, the range grows. Then come finer steps, by 1.3, around the best value; what is found
+is the optimum of a parabola through these, in the logarithm of the rate. The best trial by itself would be one that
+was lucky.
+
+Each search has seeds of its own, and its grid is shifted by a random part of a step: so what differs between searches
+is all that chance does to a search, and an interval over searches covers it (docs/protocol.md).
+"""
 
 import dataclasses
 import functools
@@ -9,68 +18,318 @@ import json
 import math
 import pathlib
 import pprint
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.harness.declare.declarations import PROTOCOL_VERSION, LogUniform, Scale, Search
-from experiments.harness.results import Runs
+from experiments.harness.declare.declarations import (
+    PROTOCOL_VERSION,
+    LogUniform,
+    Rate,
+    Scale,
+    Search,
+    Space,
+    coarse_points,
+)
 from jafl.base.errors import SettingError
 from jafl.config import grid
-from jafl.config.arms import Override
 
-BETWEEN = " | "  # an arm's label and the trial's settings, in the label of the trial's runs
 FOUND = pathlib.Path(__file__).parents[2] / "tuned"  # what the searches behind docs/results have found
-KEPT = ("protocol", "world", "seeds", "at_the_edge", "tuned")  # what of a search's ``tuned.json`` is kept
-EDGE = 0.05  # of a range's logarithm: a winner so near an end is at the edge
+KEPT = ("protocol", "world", "seeds", "undecided", "tuned")  # what of a search's ``tuned.json`` is kept
+EXTENSIONS, BEYOND = 3, 2  # how often a range grows at most, and by how many steps at a time
+REACH = 2  # finer steps on each side of the best coarse value
+MOST_IN_TROUBLE = 0.2  # of an arm's searches; with more, claims on it are undecided
+FAILED = -math.inf  # the score of a trial whose every run diverged, or never reached the target
+
+Trial = dict[str, Any]
+Asking = Generator[
+    list[Trial], list[float], Any
+]  # yields trials, is sent their scores, higher ones being better
 
 
-def trials(search: Search, label: str) -> list[dict[str, Any]]:
-    """The settings that are tried for an arm, in order.
+class Found(NamedTuple):
+    """What one search found for an arm.
 
-    Raises SettingError if random trials are asked for without their number.
+    Attributes:
+      settings: those that it chose.
+      edges: the settings whose best value still lay at an end of all that was tried.
+      failed: whether every trial failed, so that nothing was found.
+    """
+
+    settings: Trial
+    edges: tuple[str, ...] = ()
+    failed: bool = False
+
+
+class Cell(NamedTuple):
+    """What is searched for by itself: an arm, in one of the searches, under one condition.
+
+    Attributes:
+      label: the arm's.
+      number: of the search, from 0.
+      condition: written as its folder; "" where one winner holds under all conditions.
+    """
+
+    label: str
+    number: int
+    condition: str
+
+
+def climb(search: Search, label: str, number: int) -> Generator[list[Trial], list[float], Found]:
+    """One search for one arm: yields lists of trials, is sent their scores (higher is better), returns what it found.
+
+    Args:
+      search: as the experiment's file declares it.
+      label: the arm's.
+      number: of the search: it decides random points, and by which part of a step the coarse grid is shifted.
+
+    Raises:
+      SettingError: if random trials are requested without their number.
     """
     space = search.spaces.get(label, search.space)
-    if not space:
-        return []
-    ranges = {name: values for name, values in space.items() if isinstance(values, LogUniform)}
-    if not ranges:
-        return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]  # type: ignore[arg-type]
+    rng = np.random.default_rng((search.seed, number))
+    listed = {name: values for name, values in space.items() if not isinstance(values, (Rate, LogUniform))}
+    rates = {name: values for name, values in space.items() if isinstance(values, Rate)}
+    if any(isinstance(values, LogUniform) for values in space.values()):
+        return (yield from _random(search, space, rng))
+    bases = [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
+    if not rates:
+        scores = yield bases
+        return Found(bases[int(np.argmax(scores))], failed=max(scores) == FAILED)
+    offset = search.offsets.get(label, 0.0)
+    points = {
+        name: coarse_points(rate, search.factor, (rng.random() + offset) % 1) for name, rate in rates.items()
+    }
+    here: Trial = {name: values[len(values) // 2] for name, values in points.items()}
+    known: dict[str, float] = {}
+    edges = []
+    for place, (name, values) in enumerate(points.items()):
+        starts = [{**here, **base} for base in bases] if not place else [here]
+        here, at_edge = yield from _scan(space, starts, name, values, search.factor, known)
+        edges += [name] if at_edge else []
+    failed = max(known.values()) == FAILED
+    fine = search.fine
+    for name in rates if fine else ():
+        assert fine
+        values = [_rounded(here[name] * fine**step) for step in range(-REACH, REACH + 1)]
+        yield from _score(space, [{**here, name: value} for value in values], known)
+        scores = [known[_key(space, {**here, name: value})] for value in values]
+        here = {**here, name: optimum(values, scores)}
+    return Found({name: here[name] for name in space}, tuple(edges), failed)
+
+
+def _random(search: Search, space: Space, rng: np.random.Generator) -> Asking:
+    """Random combinations: the same shares of the ranges for each arm."""
     if not search.trials:
         raise SettingError("trials of a search is None, but random trials need their number.")
-    rng = np.random.default_rng(search.seed)  # the same draws, as shares of the range, for each arm
-    return [{name: _draw(values, rng) for name, values in space.items()} for _ in range(search.trials)]
+    trials = [{name: _draw(values, rng) for name, values in space.items()} for _ in range(search.trials)]
+    scores = yield trials
+    best = trials[int(np.argmax(scores))]
+    ranges = {name: values for name, values in space.items() if isinstance(values, LogUniform)}
+    edges = tuple(name for name, values in ranges.items() if _near_an_end(values, best[name]))
+    return Found(best, edges, max(scores) == FAILED)
 
 
-def _draw(values: Sequence[Any] | LogUniform, rng: np.random.Generator) -> Any:
+def _draw(values: Sequence[Any] | LogUniform | Rate, rng: np.random.Generator) -> Any:
     share = rng.random()
-    if isinstance(values, LogUniform):
-        return float(f"{math.exp(math.log(values.low) + share * math.log(values.high / values.low)):.3g}")
+    if isinstance(values, (LogUniform, Rate)):
+        return _rounded(math.exp(math.log(values.low) + share * math.log(values.high / values.low)))
     return values[int(share * len(values))]
 
 
-def check_equal(search: Search, labels: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """{label: its trials}; raises SettingError unless every arm that is searched for has as many."""
-    tried = {label: trials(search, label) for label in labels}
+def _near_an_end(values: LogUniform, value: float) -> bool:
+    share = math.log(value / values.low) / math.log(values.high / values.low)
+    return not 0.05 <= share <= 0.95
+
+
+def _scan(
+    space: Space,
+    starts: Sequence[Trial],
+    name: str,
+    values: Sequence[float],
+    factor: float,
+    known: dict[str, float],
+) -> Asking:
+    """Tries values of one rate from each start; the range grows where its best value lies at an end.
+
+    Returns:
+      The best trial, and whether it still lies at an end.
+    """
+    tried = [list(values) for _ in starts]
+    yield from _score(space, _trials(starts, name, tried), known)
+    for _ in range(EXTENSIONS):
+        more = [
+            _beyond(space, start, name, own, factor, known) for start, own in zip(starts, tried, strict=True)
+        ]
+        if not any(more):
+            break
+        yield from _score(space, _trials(starts, name, more), known)
+        tried = [sorted([*own, *new]) for own, new in zip(tried, more, strict=True)]
+    best = max(_trials(starts, name, tried), key=lambda trial: known[_key(space, trial)])
+    rest = {other: value for other, value in best.items() if other != name}
+    (own,) = (
+        own
+        for start, own in zip(starts, tried, strict=True)
+        if rest == {other: value for other, value in start.items() if other != name}
+    )
+    return best, bool(_beyond(space, best, name, own, factor, known))
+
+
+def _trials(starts: Sequence[Trial], name: str, values: Sequence[Sequence[float]]) -> list[Trial]:
+    return [{**start, name: value} for start, own in zip(starts, values, strict=True) for value in own]
+
+
+def _beyond(
+    space: Space,
+    start: Trial,
+    name: str,
+    values: Sequence[float],
+    factor: float,
+    known: Mapping[str, float],
+) -> list[float]:
+    """The next values outwards, if the best one lies at an end; none where every trial failed."""
+    scores = [known[_key(space, {**start, name: value})] for value in values]
+    if max(scores) == FAILED:
+        return []
+    best = values[int(np.argmax(scores))]
+    steps = [factor**step for step in range(1, BEYOND + 1)]
+    if best == max(values):
+        return [_rounded(best * step) for step in steps]
+    return [_rounded(best / step) for step in steps] if best == min(values) else []
+
+
+def _score(space: Space, trials: Sequence[Trial], known: dict[str, float]) -> Asking:
+    """Asks for the scores of trials that are not known yet."""
+    new = list({_key(space, trial): trial for trial in trials if _key(space, trial) not in known}.values())
+    if new:
+        scores = yield [{name: trial[name] for name in space} for trial in new]
+        known.update(zip((_key(space, trial) for trial in new), scores, strict=True))
+
+
+def _key(space: Space, trial: Mapping[str, Any]) -> str:
+    return grid.folder({name: trial[name] for name in space})
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def optimum(values: Sequence[float], scores: Sequence[float]) -> float:
+    """Where a parabola in the logarithm of a rate, fitted to scores of trials, is highest between its ends.
+
+    Trials that failed are left out; of fewer than three others the best one is returned.
+
+    Args:
+      values: [n] rates, increasing.
+      scores: [n], higher is better; ``FAILED`` of a trial that failed.
+
+    Examples:
+      >>> optimum([1.0, 2.0, 4.0], [0.0, 1.0, 0.0])
+      2.0
+    """
+    kept = [(math.log(value), score) for value, score in zip(values, scores, strict=True) if score > FAILED]
+    if len(kept) < 3:
+        return values[int(np.argmax(scores))]
+    places, heights = np.array(kept).T
+    middle = places.mean()
+    # Of equal scores rounding would choose one: without their level they are 0, and the middle, the first, is taken.
+    curve = np.polynomial.Polynomial.fit(places - middle, heights - heights[0], 2, domain=[-1, 1])
+    ends = [places[0] - middle, places[-1] - middle]
+    candidates = [0.0, *ends, *(root for root in curve.deriv().roots().real if ends[0] < root < ends[1])]
+    return _rounded(math.exp(max(candidates, key=curve) + middle))
+
+
+def check_equal(search: Search, labels: Sequence[str]) -> dict[str, list[Trial]]:
+    """{label: the trials of its first search}, if no range grows.
+
+    Raises SettingError unless every arm that is searched for has as many, over ranges of equal ratio.
+    """
+    tried = {label: _unextended(search, label, 0) for label in labels}
     numbers = {label: len(settings) for label, settings in tried.items() if settings}
     if len(set(numbers.values())) > 1:
         raise SettingError(f"The search is not equal: trials of the arms are {numbers}.")
+    ratios: dict[tuple[str, ...], dict[str, float]] = {}  # of arms that are searched for in the same settings
+    for label in numbers:
+        space = search.spaces.get(label, search.space)
+        for name, values in space.items():
+            if isinstance(values, Rate):
+                ratios.setdefault((name, *space), {})[label] = _rounded(values.high / values.low)
+    for (name, *_), own in ratios.items():
+        if len(set(own.values())) > 1:
+            raise SettingError(f"The search is not equal: ratios of the ranges of {name} are {own}.")
     return tried
 
 
-def as_arms(scale: Scale) -> tuple[dict[str, Mapping[str, Any]], list[Override]]:
-    """The trials as arms of a sweep, and its overrides."""
+def _unextended(search: Search, label: str, number: int) -> list[Trial]:
+    """The trials of a search in which the middle of each range is the best: no range grows."""
+    space = search.spaces.get(label, search.space)
+    if not space:
+        return []
+    asking, trials = climb(search, label, number), list[Trial]()
+    try:
+        asked = next(asking)
+        while True:
+            trials += asked
+            asked = asking.send([_height(search, space, trial) for trial in asked])
+    except StopIteration:
+        return trials
+
+
+def _height(search: Search, space: Space, trial: Trial) -> float:
+    """Highest in the middle of every range."""
+    return -sum(
+        math.log(trial[name] / math.sqrt(values.low * values.high)) ** 2
+        for name, values in space.items()
+        if isinstance(values, Rate)
+    )
+
+
+def cells(scale: Scale) -> list[Cell]:
+    """What is searched for by itself, in order."""
+    search = scale.search
+    assert search
+    conditions = (
+        [grid.folder(each) for each in grid.product(scale.conditions)] if search.per_condition else [""]
+    )
+    searched = [label for label in scale.arms if search.spaces.get(label, search.space)]
+    return [
+        Cell(label, number, condition)
+        for condition in conditions
+        for label in searched
+        for number in range(search.searches)
+    ]
+
+
+def rounds(
+    scale: Scale,
+) -> Generator[dict[Cell, list[Trial]], Mapping[Cell, Sequence[float]], dict[Cell, Found]]:
+    """All searches side by side: yields the trials that are due, is sent their scores, returns what was found."""
     assert scale.search
-    arms, overrides = {}, []
-    for label, tried in check_equal(scale.search, list(scale.arms)).items():
-        own = [override for override in scale.overrides if override.label in (None, label)]
-        for trial in tried:
-            name = _name(label, trial)
-            arms[name] = scale.arms[label]
-            overrides += [override._replace(label=name) for override in own]
-            overrides.append(Override({}, name, trial))
-    return arms, overrides
+    asking = {cell: climb(scale.search, cell.label, cell.number) for cell in cells(scale)}
+    due = {cell: next(own) for cell, own in asking.items()}
+    found: dict[Cell, Found] = {}
+    while due:
+        scores = yield due
+        following: dict[Cell, list[Trial]] = {}
+        for cell in due:
+            try:
+                following[cell] = asking[cell].send([*scores[cell]])
+            except StopIteration as end:
+                found[cell] = end.value
+        due = following
+    return {cell: found[cell] for cell in asking}
+
+
+def planned(scale: Scale) -> dict[Cell, list[Trial]]:
+    """The trials of each cell if no range grows: how many there are, and of which kind."""
+    assert scale.search
+    return {cell: _unextended(scale.search, cell.label, cell.number) for cell in cells(scale)}
+
+
+def seeds_of_search(search: Search, number: int) -> list[int]:
+    """The seeds that the trials of one search are run with."""
+    return list(search.seeds[number :: search.searches])
 
 
 def world(scale: Scale) -> str:
@@ -98,124 +357,84 @@ def described(value: Any) -> Any:
     return [*map(described, value)] if isinstance(value, (list, tuple)) else repr(value)
 
 
-def winners(scale: Scale, runs: Runs) -> dict[str, Any]:
-    """The content of ``tuned.json``: every trial's score, the budget, the winners, and which lie at an edge."""
+def summary(scale: Scale, found: Mapping[Cell, Found], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of ``tuned.json``: every trial's score, the budget, what was found, and what decides nothing.
+
+    Args:
+      scale: of the experiment.
+      found: by ``rounds``.
+      rows: one for each trial: "condition", "label", "search", "settings", "score", "scores", "client_trips".
+    """
     search = scale.search
     assert search
-    spaces = {label: search.spaces.get(label, search.space) for label in scale.arms}
-    rows = _scores(search, scale, runs)
-    for label in {row["label"] for row in rows}:
-        problem = (
-            f"no trial of {label} has a score: {[row['score'] for row in rows if row['label'] == label]}"
-        )
-        if not any(math.isfinite(row["score"]) for row in rows if row["label"] == label):
-            raise SettingError(f"{problem}. Give the search a score that its runs have.", setting="score")
-    tuned: dict[str, dict[str, dict[str, Any]]] = {}
-    for condition, label, settings in _best(search, rows):
-        tuned.setdefault(condition, {})[label] = settings
+    tuned: dict[str, dict[str, list[Trial]]] = {}
+    for cell, result in found.items():
+        tuned.setdefault(cell.condition, {}).setdefault(cell.label, []).append(result.settings)
     budget: dict[str, dict[str, int]] = {}
     for row in rows:
-        spent = budget.setdefault(row["label"], {"runs": 0, "client_trips": 0})
+        spent = budget.setdefault(row["label"], {"trials": 0, "runs": 0, "client_trips": 0})
+        spent["trials"] += 1
         spent["runs"] += len(row["scores"])
         spent["client_trips"] += row["client_trips"]
     return {
         "protocol": PROTOCOL_VERSION if scale.analysis else None,
         "world": world(scale),
+        "searches": search.searches,
         "seeds": list(search.seeds),
-        "trials_of_each_arm": len({str(row["settings"]) for row in rows if row["label"] == rows[0]["label"]}),
         "spaces": {
-            label: {name: _as_json(values) for name, values in space.items()}
-            for label, space in spaces.items()
+            label: {name: _as_json(values) for name, values in search.spaces.get(label, search.space).items()}
+            for label in scale.arms
         },
         "not_searched_for": [label for label in scale.arms if label not in budget],
         "budget": budget,
         "tuned": tuned,
-        "at_the_edge": at_the_edge(search, tuned),
-        "trials": rows,
+        "undecided": undecided(found),
+        "trials": [*rows],
     }
 
 
-def at_the_edge(search: Search, tuned: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Which of the winners, as ``Scale.tuned`` has them, lie at the edge of what was tried."""
-    edges = []
-    for condition, arms in tuned.items():
-        under = f" under {grid.readable(condition)}" if condition else ""
-        for label, settings in arms.items():
-            space = search.spaces.get(label, search.space)
-            for setting, value in settings.items():
-                if setting in space and _at_edge(space[setting], value):
-                    edges.append(f"{setting} = {value:g} of {label}{under}")
-    return edges
+def undecided(found: Mapping[Cell, Found]) -> dict[str, dict[str, str]]:
+    """{condition: {label: why claims on the arm are undecided}}: searches that found nothing, or ended at an edge."""
+    reasons: dict[str, dict[str, str]] = {}
+    for (condition, label), own in _by_arm(found):
+        failed = sum(each.failed for each in own)
+        at_edge = [each.edges for each in own if each.edges]
+        if failed > MOST_IN_TROUBLE * len(own):
+            reason = f"no winner: every trial failed in {failed} of {len(own)} searches"
+        elif len(at_edge) > MOST_IN_TROUBLE * len(own):
+            names = ", ".join(dict.fromkeys(name for edges in at_edge for name in edges))
+            reason = f"edge: {len(at_edge)} of {len(own)} searches end at an edge of {names}"
+        else:
+            continue
+        reasons.setdefault(condition, {})[label] = reason
+    return reasons
 
 
-def _scores(search: Search, scale: Scale, runs: Runs) -> list[dict[str, Any]]:
-    """A row for each trial and condition: its score for each seed, their mean, and the client trips it took."""
-    rows = []
-    for label, tried in check_equal(search, list(scale.arms)).items():
-        for trial in tried:
-            for condition in runs.conditions:
-                by_seed = runs.of(_name(label, trial), condition)
-                scores = {seed: search.score(run) for seed, run in by_seed.items()}
-                trips = sum(run.summary["client_trips"] for run in by_seed.values() if run.summary)
-                rows.append(
-                    {
-                        "condition": grid.folder(condition),
-                        "label": label,
-                        "settings": trial,
-                        "score": float(np.mean(list(scores.values()))),
-                        "scores": scores,
-                        "client_trips": trips,
-                    }
-                )
-    return rows
+def _by_arm(found: Mapping[Cell, Found]) -> Iterator[tuple[tuple[str, str], list[Found]]]:
+    groups: dict[tuple[str, str], list[Found]] = {}
+    for cell, result in found.items():
+        groups.setdefault((cell.condition, cell.label), []).append(result)
+    yield from groups.items()
 
 
-def _name(label: str, trial: Mapping[str, Any]) -> str:
-    """The label of a trial's runs."""
-    return label + BETWEEN + grid.folder(trial)
-
-
-def _best(search: Search, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, dict[str, Any]]]:
-    """(condition or "", label, settings) of the winners; the first of equals."""
-    scores: dict[tuple[str, str], dict[str, list[float]]] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        key = (row["condition"] if search.per_condition else "", row["label"])
-        name = grid.folder(row["settings"])
-        settings[name] = row["settings"]
-        scores.setdefault(key, {}).setdefault(name, []).append(row["score"])
-    sign = -1.0 if search.lower_is_better else 1.0
-
-    def value(scores: Sequence[float]) -> float:
-        mean = sign * float(np.mean(scores))
-        return mean if math.isfinite(mean) else -math.inf
-
-    return [(*key, settings[max(own, key=lambda name: value(own[name]))]) for key, own in scores.items()]
-
-
-def _at_edge(values: Sequence[Any] | LogUniform, value: Any) -> bool:
-    if isinstance(values, LogUniform):
-        share = math.log(value / values.low) / math.log(values.high / values.low)
-        return not EDGE <= share <= 1 - EDGE
-    numbers = all(isinstance(option, (int, float)) and not isinstance(option, bool) for option in values)
-    return numbers and len(values) > 2 and value in (min(values), max(values))
-
-
-def _as_json(values: Sequence[Any] | LogUniform) -> Any:
-    return {"log_uniform": [values.low, values.high]} if isinstance(values, LogUniform) else list(values)
+def _as_json(values: Sequence[Any] | LogUniform | Rate) -> Any:
+    if isinstance(values, (LogUniform, Rate)):
+        return {"log_uniform" if isinstance(values, LogUniform) else "rate": [values.low, values.high]}
+    return list(values)
 
 
 def show(content: Mapping[str, Any], write: Callable[[str], None]) -> None:
-    """Writes what the search took, and its winners, line by line."""
-    label, budget = next(iter(content["budget"].items()))
-    write(
-        f"Search: {content['trials_of_each_arm']} trials for each arm with seeds "
-        f"{', '.join(map(str, content['seeds']))}; {label}: {budget['runs']:,} runs, "
-        f"{budget['client_trips']:,} client trips."
-    )
-    for edge in content["at_the_edge"]:
-        write(f"At the edge of what was tried: {edge}.")
-    write("The winners:")
+    """Writes what the search took, and what it found, line by line."""
+    for label, spent in content["budget"].items():
+        write(
+            f"Search for {label}: {spent['trials']} trials in {content['searches']} searches, "
+            f"{spent['runs']:,} runs, {spent['client_trips']:,} client trips."
+        )
+    for condition, arms in content["undecided"].items():
+        under = f" under {grid.readable(condition)}" if condition else ""
+        for label, reason in arms.items():
+            write(f"{label}{under}: {reason}.")
+    write("Found, by each search:")
     write(pprint.pformat(content["tuned"], width=100, sort_dicts=False))
 
 
@@ -244,4 +463,11 @@ def with_winners(scale: Scale, name: str, folder: pathlib.Path = FOUND) -> Scale
     if content.get("world") != world(scale):
         return scale
     analysis = scale.analysis and dataclasses.replace(scale.analysis, tuned_under=content["protocol"])
-    return dataclasses.replace(scale, tuned=content["tuned"], analysis=analysis)
+    return dataclasses.replace(
+        scale, tuned=content["tuned"], undecided=content["undecided"], analysis=analysis
+    )
+
+
+def settings_in(own: Mapping[str, Any] | Sequence[Mapping[str, Any]], number: int) -> Mapping[str, Any]:
+    """The settings of one search in ``Scale.tuned``: one mapping for all searches, or a list with one for each."""
+    return own if isinstance(own, Mapping) else own[number % len(own)]

@@ -64,7 +64,9 @@ def _moved(scale: Scale, number: int) -> Scale:
         largest < SEEDS_APART, "seeds", largest, f"below {SEEDS_APART:,}, which is added for a replication"
     )
     search = scale.search and dataclasses.replace(
-        scale.search, seeds=tuple(seed + offset for seed in scale.search.seeds)
+        scale.search,
+        seeds=tuple(seed + offset for seed in scale.search.seeds),
+        seed=scale.search.seed + number,  # other random points, and grids shifted otherwise
     )
     return dataclasses.replace(scale, seeds=tuple(seed + offset for seed in scale.seeds), search=search)
 
@@ -241,11 +243,9 @@ def _too_far_apart(first: Mapping[str, Any], then: Mapping[str, Any]) -> bool | 
     """Whether two estimates of one difference disagree by a two-sided t-test; None where the seeds do not differ."""
     from scipy import stats
 
-    if any(row["spread"] is None for row in (first, then)):
+    errors = [row["error"] for row in (first, then)]
+    if None in errors or not math.hypot(*errors) > 0:
         return None
-    errors = [row["spread"] * math.sqrt(1 / row["seeds"] + row["correction"]) for row in (first, then)]
-    error = math.hypot(*errors)
-    if not error > 0:
-        return None
-    freedom = first["seeds"] + then["seeds"] - 2
-    return bool(abs(first["difference"] - then["difference"]) > stats.t.ppf(1 - ALPHA / 2, freedom) * error)
+    freedom = sum((row["searches"] or row["seeds"]) - 1 for row in (first, then))
+    threshold = stats.t.ppf(1 - ALPHA / 2, freedom) * math.hypot(*errors)
+    return bool(abs(first["difference"] - then["difference"]) > threshold)

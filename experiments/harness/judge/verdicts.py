@@ -22,6 +22,7 @@ from experiments.harness.declare.declarations import (
     Differences,
     Margin,
 )
+from experiments.harness.declare.search import described
 from experiments.harness.results import Runs, holds
 from experiments.harness.statistics import ALPHA, Estimate, estimate, holm
 from jafl.config import grid
@@ -106,6 +107,8 @@ def judge(
     results: Any,
     analysis: Analysis | None = None,
     corrections: Mapping[str, float] | None = None,
+    searches: int | None = None,
+    undecided: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
     """A verdict for each claim and condition.
 
@@ -115,6 +118,8 @@ def judge(
       results: ``Runs``, or an untrained experiment's rows.
       analysis: what was stated beforehand; None: judged as before the protocol.
       corrections: {condition: test examples over training examples}. Default: what the analysis states.
+      searches: that the seeds were dealt to; None: nothing was searched for.
+      undecided: {condition, or "" for all: {label: why claims on the arm are undecided}}.
     """
     rows = []
     for claim in claims:
@@ -124,7 +129,8 @@ def judge(
             if analysis is None:
                 rows.append(_before_the_protocol(claim, sample))
             else:
-                rows.append(_under_the_protocol(claim, sample, analysis, corrections or {}))
+                reason = _why_undecided(claim, sample, undecided or {})
+                rows.append(_under_the_protocol(claim, sample, analysis, corrections or {}, searches, reason))
     return rows
 
 
@@ -145,17 +151,43 @@ def _before_the_protocol(claim: Claim, sample: Sample) -> dict[str, Any]:
     }
 
 
+def _why_undecided(claim: Claim, sample: Sample, undecided: Mapping[str, Mapping[str, str]]) -> str:
+    """Why a claim is undecided whatever its numbers say; "" for one that they decide.
+
+    A claim with differences of its own is about the arms that its function names, under every condition.
+    """
+    own = claim.differences is not None
+    named = (
+        json.dumps(described(claim.differences))
+        if own
+        else json.dumps(described([claim.better, claim.worse]))
+    )
+    reasons = [
+        f"{label}: {reason}"
+        for where, arms in undecided.items()
+        for label, reason in arms.items()
+        if json.dumps(repr(label))[1:-1] in named and (own or where in ("", sample.condition))
+    ]
+    return "; ".join(reasons)
+
+
 def _under_the_protocol(
-    claim: Claim, sample: Sample, analysis: Analysis, corrections: Mapping[str, float]
+    claim: Claim,
+    sample: Sample,
+    analysis: Analysis,
+    corrections: Mapping[str, float],
+    searches: int | None = None,
+    reason: str = "",
 ) -> dict[str, Any]:
     # A claim with differences of its own may join conditions: the largest correction is the careful one.
     planned = analysis.correction or 0.0
     correction = corrections.get(sample.condition, max([planned, *corrections.values()])) if planned else 0.0
     margin = claim.margin or analysis.margin
     assert margin is not None
-    result = estimate(sample.differences, correction)
+    result, superiority, equivalence = _p_values(sample, margin, correction, searches)
     low, high = result.interval()
-    superiority, equivalence = result.differs(), _equivalence(result, sample, margin, correction, claim)
+    if reason:  # no p-value that a family could reject
+        superiority, equivalence = 1.0, 1.0
     differences = [float(value) for value in sample.differences]
     # Two arms that never differ are one arm twice, which no test can tell; runs that never arrive are something else,
     # and so are runs that all diverged, whose numbers are 0.
@@ -174,13 +206,16 @@ def _under_the_protocol(
         "margin": {"value": margin.value, "relative": margin.relative},
         "effect": result.effect,
         "spread": result.spread,
+        "error": result.error,
         "correction": correction,
         "superiority": superiority,
         "equivalence": equivalence,
         "censored": list(sample.censored),
         "seeds": result.seeds,
+        "searches": searches,
         "differences": differences,
         "verdict": outcome,
+        **({"undecided": reason} if reason else {}),
         "expected": claim.expected,
         "agrees": not any(differences) if is_identity else outcome == claim.expected,
         "evidence": _evidence(sample, differences),
@@ -189,19 +224,49 @@ def _under_the_protocol(
     }
 
 
-def _equivalence(result: Estimate, sample: Sample, margin: Margin, correction: float, claim: Claim) -> float:
-    """The p-value of the two one-sided tests; 1 where too many runs never arrived."""
+def _p_values(
+    sample: Sample, margin: Margin, correction: float, searches: int | None, shrunk: float = 1.0
+) -> tuple[Estimate, float, float]:
+    """The estimate, and the p-values of both tests.
+
+    shrunk: by how much to shrink standard errors, for the control.
+    """
+
+    def shorter(values: Sequence[float]) -> Estimate:
+        result = estimate(values, correction, searches)
+        return result._replace(error=result.error * shrunk)
+
+    result = shorter(sample.differences)
     if max(sample.censored, default=0.0) > MOST_CENSORED:
-        return 1.0
+        return result, result.differs(), 1.0
     if not margin.relative:
-        return result.within(margin.value)
+        return result, result.differs(), result.within(margin.value)
     if sample.sides is None:
-        raise TypeError(f"{claim.sentence!r} has a relative margin, but no arm that it is a share of")
+        raise TypeError(
+            "a claim with differences of its own has a relative margin, but no arm that it is a share of"
+        )
     # |mean a / mean b - 1| < m for positive numbers: a - (1 - m) b is above 0 and a - (1 + m) b below.
     left, right = sample.sides
-    above = estimate([a - (1 - margin.value) * b for a, b in zip(left, right, strict=True)], correction)
-    below = estimate([(1 + margin.value) * b - a for a, b in zip(left, right, strict=True)], correction)
-    return max(above.above(), below.above())
+    above = shorter([a - (1 - margin.value) * b for a, b in zip(left, right, strict=True)])
+    below = shorter([(1 + margin.value) * b - a for a, b in zip(left, right, strict=True)])
+    return result, result.differs(), max(above.above(), below.above())
+
+
+def judged_again(row: Mapping[str, Any], **changes: Any) -> str:
+    """The verdict on a row of ``judge`` by its own numbers, with other settings of the analysis.
+
+    changes: ``searches``, the units (None: each seed), and ``shrunk``, by how much standard errors shrink.
+    """
+    sides = row.get("sides")
+    sample = Sample(
+        row["condition"],
+        row["differences"],
+        None if sides is None else (sides[0], sides[1]),
+        tuple(row["censored"]),
+    )
+    settings = {"searches": row["searches"], **changes}
+    result, *p_values = _p_values(sample, Margin(**row["margin"]), row["correction"], **settings)
+    return decide(p_values[0], p_values[1], result.mean)
 
 
 def _evidence(sample: Sample, differences: Sequence[float]) -> str:

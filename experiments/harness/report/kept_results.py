@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.harness import times
 from experiments.harness.declare import discovery, protocol, search
-from experiments.harness.declare.protocol import UNDER, VERSION
+from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
 from experiments.harness.report.families import Content, page_name
 from jafl.base.errors import SettingError, require
 from jafl.runs.directory.reader import read_json
@@ -102,11 +102,23 @@ def _is_kept(content: Content) -> bool:
 
 
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
-    """What was taken over; raises SettingError for results of another version of the protocol."""
+    """What was taken over. Results of an earlier version of the protocol are exploratory.
+
+    Raises SettingError for results of a later version.
+    """
     results = []
     for path in sorted((pages / DATA).glob("*.json")):
-        results.append(read_json(path))
-        _check_version(path, results[-1])
+        content = read_json(path)
+        version = content.get("protocol")
+        if isinstance(version, int) and version < VERSION:
+            why = [
+                f"Judged by version {version} of the protocol: run the experiment again.",
+                *content.get("why", ()),
+            ]
+            content |= {"standing": EXPLORATORY, "why": why}
+        else:
+            _check_version(path, content)
+        results.append(content)
     return results
 
 
@@ -144,7 +156,8 @@ def _check_content(path: pathlib.Path, content: Content) -> None:
 
 def _check_replaced(path: pathlib.Path, content: Content, target: pathlib.Path) -> None:
     """Raises SettingError where results under the protocol would be replaced by others."""
-    before = read_json(target).get("standing") if target.is_file() else None
+    kept = read_json(target) if target.is_file() else {}
+    before = kept.get("standing") if kept.get("protocol") == VERSION else None
     allowed = f"{UNDER}, as that of {target} is"
     remedy = "Move these results elsewhere."
     require(

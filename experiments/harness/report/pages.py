@@ -19,15 +19,19 @@ from typing import Any
 
 from experiments.harness import times
 from experiments.harness.declare import discovery, search
+from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED
 from experiments.harness.declare.protocol import BEFORE, VERSION, Standing
 from experiments.harness.judge import profiles, replication
 from experiments.harness.report import kept_results, overview, report
 from experiments.harness.report.families import SCORES, Content, counted, families, page_name, scores
 from experiments.harness.report.kept_results import PAGES
 from experiments.harness.run import control
-from jafl.base.errors import SettingError
+from experiments.harness.statistics import ALPHA
+from jafl.base.errors import SettingError, require
 
 OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
+# {name of a control, as of its folder in runs and of its file in docs/results: whether its grids are coarse}.
+CONTROLS = {"control": False, "control-coarse": True}
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
 MADE = "<!-- Made by python -m experiments.harness.report.pages; changes by hand are lost. -->"
 
@@ -40,8 +44,8 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
         for content in contents
         if not content.get("replication")
     }
-    controlled = control.read(path) if (path := pages / control.FILE).is_file() else None
-    return {"README.md": summary(contents, times.read(pages / times.ALL.name), controlled), **written}
+    controls = _controls({name: pages / f"{name}.json" for name in CONTROLS})
+    return {"README.md": summary(contents, times.read(pages / times.ALL.name), controls), **written}
 
 
 def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
@@ -88,14 +92,14 @@ def _picture(paper: str, scale: str) -> str:
 def summary(
     contents: Sequence[Content],
     clocks: Mapping[str, Any] | None = None,
-    controlled: Mapping[str, Any] | None = None,
+    controls: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """The page of all papers.
 
     Args:
       contents: of ``verdicts.json``, those of replications among them.
       clocks: {an experiment's page: its ``clock.json``}.
-      controlled: of ``control.json``.
+      controls: {name, as in ``CONTROLS``: of its ``control.json``}, of those that are there.
     """
     parts = [
         MADE,
@@ -120,8 +124,8 @@ def summary(
             for name, claim, condition, *verdicts in agreement_tables.differing
         ]
         parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
-    if controlled:
-        parts += ["## The control", *_told_control(controlled)]
+    if controls and "control" in controls:
+        parts += ["## The control", *_told_control(controls["control"], controls.get("control-coarse"))]
     if clocks:
         parts += ["## Time", *_told_times(clocks)]
     missing = _not_there(contents)
@@ -130,31 +134,55 @@ def summary(
     return "\n\n".join(parts) + "\n"
 
 
-def _told_control(content: Mapping[str, Any]) -> list[str]:
-    """How many families have a false verdict where all claims are false, and how far differences spread there."""
-    claims, families = content["claims"], content["families"]
+def _controls(paths: Mapping[str, pathlib.Path]) -> dict[str, dict[str, Any]]:
+    """{name of a control: its content} of those that are there; SettingError for coarse grids where none should be.
+
+    paths: {name, as in ``CONTROLS``: its file}.
+    """
+    contents = {}
+    for name, path in paths.items():
+        if path.is_file():
+            content = control.read(path)
+            allowed = f"{CONTROLS[name]}, as {name} is the control {'with' if CONTROLS[name] else 'without'} --coarse"
+            require(content["coarse"] == CONTROLS[name], f"coarse of {path}", content["coarse"], allowed)
+            contents[name] = content
+    return contents
+
+
+def _told_control(content: Mapping[str, Any], coarse: Mapping[str, Any] | None) -> list[str]:
+    """How many verdicts are false where a rule is compared with itself, by way of judging and by experiment.
+
+    Args:
+      content: of ``control.json``.
+      coarse: of the control with coarse grids, judged as the protocol has it; None without one.
+    """
+    ways = control.counts(content)
+    protocols = next(iter(control.WAYS))
+    if coarse:
+        grids = f"with grids of a factor of {control.COARSE:g}, whose best trial wins"
+        ways[grids] = control.counts(coarse)[protocols]
+    false, number = control.share(ways[protocols])
     lengths = [f"{name.replace('_', ' ')} {value:,}" for name, value in content["budget"].items()]
-    alone = sum(claim["false"] for claim in claims)
-    heading = ["experiment", "primary claim", "false without correction", "spread over families"]
-    rows = [
-        [
-            claim["experiment"],
-            claim["claim"],
-            f"{claim['false']} of {families}",
-            f"{claim['over_families']:.4f}",
-            f"{claim['over_seeds']:.4f}",
-        ]
-        for claim in claims
-    ]
+    heading = ["verdicts", "better or worse", "equivalent", "undecided"]
+    by_way = [[way, *_verdicts_counted(counted)] for way, counted in ways.items()]
+    by_experiment = [[name, *_verdicts_counted({name: own})] for name, own in ways[protocols].items()]
     return [
-        'With shuffled labels nothing can be learnt, so that each "better" and "worse" is false. Families of the '
-        f"primary claims below were trained in such a world, in {content['runs']:,} runs"
-        + (f" ({', '.join(lengths)})" if lengths else "")
-        + f": {control.summary(content)} Without Holm's correction {alone} of {families * len(claims):,} claims "
-        "have one. The last two columns are standard deviations of mean differences: as families have it, and as it "
-        "follows from the spread over seeds if they shared no examples (divided by the root of their number).",
-        report.markdown([[*heading, "from the spread over seeds"], *rows]),
+        "A rule was compared with itself, under another name and with grids shifted by half a step, through search, "
+        'runs and verdict. There is no difference to find: each "better" and "worse" is false. As the protocol has '
+        f"it, {false} of {number} verdicts are ({100 * false / max(number, 1):.1f} %; at most {100 * ALPHA:g} % may "
+        f"be{'; ' + ', '.join(lengths) if lengths else ''}). The other rows are as the protocol must not be: without "
+        "more false verdicts there, the control could not fail.",
+        report.markdown([["judged", *heading], *by_way]),
+        "As the protocol has it, by experiment:",
+        report.markdown([["experiment", *heading], *by_experiment]),
     ]
+
+
+def _verdicts_counted(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """How many verdicts there are, false ones with their share, equivalent and undecided."""
+    false, number = control.share(counted)
+    equal, undecided = (sum(own.get(name, 0) for own in counted.values()) for name in (EQUIVALENT, UNDECIDED))
+    return [str(number), f"{false} ({100 * false / max(number, 1):.1f} %)", str(equal), str(undecided)]
 
 
 def _told_times(clocks: Mapping[str, Any]) -> list[str]:
@@ -289,10 +317,10 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
         for there, here in ((PAGES, draft), (search.FOUND, winners)):
             shutil.copytree(there, here)
         lines = kept_results.take_over(runs, draft, winners)
-        if (found := runs / control.FILE).is_file():
-            control.read(found)
-            shutil.copyfile(found, draft / control.FILE)
-            lines.append(f"{found}: taken over")
+        found = {name: runs / name / control.FILE for name in CONTROLS}
+        for name in _controls(found):
+            shutil.copyfile(found[name], draft / f"{name}.json")
+            lines.append(f"{found[name]}: taken over")
         names = write(draft)
         text = made_overview(draft)
         for there, here in ((PAGES, draft), (search.FOUND, winners)):

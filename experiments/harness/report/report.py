@@ -8,7 +8,6 @@ import numpy as np
 
 from experiments.harness.declare.declarations import Claim, PaperExperiment, Published, Scale
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
-from experiments.harness.declare.search import at_the_edge
 from experiments.harness.judge.verdicts import IDENTITY
 from experiments.harness.measures import FirstReach, Measure
 from experiments.harness.results import Runs, holds
@@ -314,23 +313,50 @@ def counted(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def tuning(scale: Scale, searched: Mapping[str, Any] | None) -> str:
     """Where the arms' settings come from, in Markdown."""
-    if scale.search is None:
+    search = scale.search
+    if search is None:
         return "Nothing was searched for: settings as in the paper, or as the file says."
     when = "Searched for by this run" if searched else "Found by --tune before"
-    winners = [
+    found = [
         f"- {grid.readable(where) or 'all conditions'}: "
-        + "; ".join(f"{label} {grid.readable(grid.folder(own))}" for label, own in arms.items())
+        + "; ".join(f"{label} {_found(own)}" for label, own in arms.items())
         for where, arms in scale.tuned.items()
     ]
     sentence = (
-        f"{when}, the same number of trials for each arm, seeds {', '.join(map(str, scale.search.seeds))}, "
-        "on validation examples:"
+        f"{when}, on validation examples: {search.searches} independent searches with seeds "
+        f"{', '.join(map(str, search.seeds))} and as many trials for each arm. Below are the medians of what the "
+        "searches found, and the ends:"
     )
-    edges = at_the_edge(scale.search, scale.tuned)
-    edge_note = (
-        f"At the edge of what was tried: {'; '.join(edges)}." if edges else "No winner lies at the edge."
+    reasons = [
+        f"{label}{f' under {grid.readable(where)}' if where else ''}, {reason}"
+        for where, arms in scale.undecided.items()
+        for label, reason in arms.items()
+    ]
+    note = (
+        f"Undecided: {'; '.join(reasons)}."
+        if reasons
+        else "No arm's searches end at an edge or without a winner."
     )
-    return "\n".join([sentence, "", *(winners or ["- nothing has been found yet"]), "", edge_note])
+    return "\n".join([sentence, "", *(found or ["- nothing has been found yet"]), "", note])
+
+
+def _found(own: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """What the searches found for an arm: a number's median with its ends, how often another value was chosen."""
+    each = [own] if isinstance(own, Mapping) else own
+    texts = []
+    for name in each[0]:
+        values = [settings[name] for settings in each]
+        numbers = sorted(value for value in values if isinstance(value, float))
+        if len(numbers) == len(values) and len({*numbers}) > 2:
+            middle = number([float(np.median(numbers))])
+            texts.append(f"{name}={middle} ({grid.shown(numbers[0])} to {grid.shown(numbers[-1])})")
+        else:
+            counts = {grid.shown(value): values.count(value) for value in values}
+            shown = (
+                [f"{value} ({count})" for value, count in counts.items()] if len(counts) > 1 else [*counts]
+            )
+            texts.append(f"{name}={' or '.join(shown)}")
+    return ", ".join(texts)
 
 
 def _beside(experiment: PaperExperiment, condition: Mapping[str, Any], label: str) -> str:

@@ -1,153 +1,233 @@
-"""The control: in a world of shuffled labels no arm is better than another, so that each such verdict is false.
+"""The control: a rule against itself under another name, through the whole pipeline. There is no difference to find.
 
-    python -m experiments.harness.run.control --families=200 NAME [NAME ...]
+    python -m experiments.harness.run.control --repetitions=20 NAME [NAME ...]
 
-runs the arms of the named experiments' primary claims, all of one paper, at desk size with shuffled labels, each with
-as many seeds as 200 repetitions of its analysis take. Each repetition is judged as a family of primary claims, by
-Holm's procedure; at most 5 % of the families should have a false verdict. Nothing can be learnt in fewer steps:
---client_trips=N or --server_steps=N shortens all runs. Runs lie in runs/control-NAME, and what came out in
-runs/control.json, or in the folder of --output_dir; ``python -m experiments.harness.report.pages`` takes the
-latter over. The same command goes on where it was stopped.
+Of each named experiment it takes an arm of the primary claim, under that claim's condition, and the same arm once
+more under another name, whose grids are shifted by half a step. Both are searched for, run and judged as at desk
+size, again and again with other seeds, random points and shifts. At most 5 % of the verdicts may be "better" or
+"worse": those would come from the pipeline. The same numbers are also judged as they must not be, to show that the
+control can fail: with seeds as the units, so that the variance of the search is left out, and with intervals cut to
+0.7 of theirs. A third way needs runs of its own, ``--coarse``: grids of factor 3.3, and the best trial wins.
+
+Runs lie in runs/control/NAME, and what came out in runs/control/control.json, or below the folder of --output_dir;
+``python -m experiments.harness.report.pages`` takes runs/control/control.json over. --client_trips=N or
+--server_steps=N shortens all runs. The same command goes on where it was stopped, also with more repetitions.
 """
 
 import dataclasses
 import json
-import math
 import pathlib
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from experiments.harness.declare import discovery
-from experiments.harness.declare.declarations import BETTER, WORSE, Analysis, Claim, PaperExperiment, Scale
+from experiments.harness.declare.declarations import (
+    BETTER,
+    EQUIVALENT,
+    UNDECIDED,
+    WORSE,
+    Claim,
+    PaperExperiment,
+)
 from experiments.harness.declare.protocol import VERSION, claims_at
 from experiments.harness.judge import verdicts
-from experiments.harness.results import Runs
-from experiments.harness.run.running import default_processes
-from experiments.harness.run.sweeps import BUDGET, adapted, results_sweep, typed_budget
+from experiments.harness.judge.replication import SEEDS_APART
+from experiments.harness.run import running
+from experiments.harness.run.sweeps import BUDGET
 from experiments.harness.statistics import ALPHA
 from jafl.base.errors import SettingError, require, whole_number
-from jafl.sweeps.seed_means import ArmRuns
+from jafl.config import grid
 
-FIRST_SEED = 100_000  # so that no seed is one of the results' or the search's
-FILE, FORMAT = "control.json", 1
-HOW = ("experiments", "families", "budget", "protocol")  # what a control of the same name must share
-REMEDY = "Choose another --output_dir."
-
-
-def seeds_of_family(family: int, seeds: int, folds: int | None) -> list[int]:
-    """The seeds of a family: as many as the analysis states, none of another family's.
-
-    With folds, a family begins with the first fold of a division of its own.
-    """
-    length = seeds if not folds else -(-seeds // folds) * folds
-    first = FIRST_SEED + (-FIRST_SEED % (folds or 1)) + family * length
-    return list(range(first, first + seeds))
+AGAIN = ", again"  # behind the label of the second arm
+FIRST = 10  # so that no repetition has seeds of a result, a search or a replication
+FILE, FORMAT = "control.json", 2
+COARSE = 3.3  # the factor of the grids that must fail
+CUT = 0.7  # of the intervals that must fail
+HOW = ("budget", "coarse", "protocol")  # what a control of the same folder must share
+# How the same numbers are judged: as the protocol does, and in two ways that must fail.
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "as the protocol has it": {},
+    "without the variance of the search": {"searches": None},
+    f"with intervals of {CUT:g}": {"shrunk": CUT},
+}
 
 
-def judge_families(
-    claims: Sequence[Sequence[dict[str, Any]]],
-) -> list[bool]:
-    """Whether each family has a false verdict: one of its primary claims is called better or worse.
+def twin(experiment: PaperExperiment, repetition: int, *, coarse: bool = False) -> PaperExperiment:
+    """The experiment at desk size with one arm of its primary claim, twice, and one claim: that they differ.
 
     Args:
-      claims: for each family the rows of its primary claims, as ``verdicts.judge`` returns them.
+      experiment: as its file declares it.
+      repetition: from 0; each has seeds, random points and shifts of its own.
+      coarse: whether grids have a factor of 3.3 and the best trial wins.
+
+    Raises:
+      SettingError: for an experiment that trains nothing, or searches for nothing.
     """
-    return [bool({BETTER, WORSE} & {*verdicts.by_holm(rows)}) for rows in claims]
+    scale = experiment.scales["desk"]
+    fits = scale.search is not None and scale.analysis is not None and experiment.measure is None
+    require(fits, "experiment", experiment.name, "one that searches for settings at desk size, and is judged")
+    assert scale.search and scale.analysis
+    claim = _claim(experiment)
+    condition = next(
+        each
+        for each in grid.product(scale.conditions)
+        if all(each.get(name) == value for name, value in {**scale.analysis.under, **claim.under}.items())
+    )
+    labels = claim.better, claim.better + AGAIN
+    folds = scale.settings.get("split.folds") or 1
+    offset = (FIRST + repetition) * -(-SEEDS_APART // folds) * folds
+    search = scale.search
+    own = search.spaces.get(claim.better, search.space)
+    if coarse:
+        search = dataclasses.replace(search, factor=COARSE, fine=None)
+    search = dataclasses.replace(
+        search,
+        space=own,
+        spaces={},
+        offsets={labels[1]: 0.5},
+        seeds=tuple(seed + offset for seed in search.seeds),
+        seed=FIRST + repetition,
+    )
+    overrides = [
+        each._replace(label=label)
+        for label in labels
+        for each in scale.overrides
+        if each.label in (None, claim.better)
+    ]
+    size = dataclasses.replace(
+        scale,
+        arms=dict.fromkeys(labels, scale.arms[claim.better]),
+        conditions={name: [value] for name, value in condition.items()},
+        overrides=overrides,
+        seeds=tuple(seed + offset for seed in scale.seeds),
+        search=search,
+        tuned={},
+        undecided={},
+        analysis=dataclasses.replace(scale.analysis, primary="differs", under={}, untuned={}),
+    )
+    differs = dataclasses.replace(
+        claim,
+        sentence="differs",
+        better=labels[0],
+        worse=labels[1],
+        under={},
+        expected=EQUIVALENT,
+        identity=False,
+    )
+    return dataclasses.replace(
+        experiment, scales={"desk": size}, claims=[differs], pictures=None, beside=None
+    )
+
+
+def _claim(experiment: PaperExperiment) -> Claim:
+    """The primary claim, or else the first, that compares two arms which are searched for."""
+    scale = experiment.scales["desk"]
+    assert scale.search and scale.analysis
+    claims = claims_at(experiment, "desk")
+    claims.sort(key=lambda claim: claim.sentence != scale.analysis.primary)  # type: ignore[union-attr]
+    for claim in claims:
+        if claim.differences is None and scale.search.spaces.get(claim.better, scale.search.space):
+            return claim
+    raise SettingError(f"{experiment.name} has no claim that compares two arms which are searched for.")
 
 
 def run(
     names: Sequence[str],
-    families: int,
-    output: pathlib.Path = pathlib.Path("runs"),
+    repetitions: int,
+    output: pathlib.Path = pathlib.Path("runs/control"),
     budget: Mapping[str, int] | None = None,
+    *,
+    coarse: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs experiments of one paper with shuffled labels, and counts families with a false verdict.
+    """Runs the control; returns the content of ``control.json``, which is written after each repetition.
 
     Args:
-      names: of experiments that declare an analysis at desk size.
-      families: how many.
-      output: where ``control-NAME`` is made.
+      names: of experiments.
+      repetitions: of each.
+      output: where a folder for each experiment is made.
       budget: ``client_trips`` and ``server_steps`` in the place of every arm's own.
-      options: of ``jafl.sweeps.sweep.run_sweep``. Two processes share the runs on a CPU with two cores.
-
-    Returns:
-      The content of ``control.json``, which is written to ``output``, too: "false" families, all "runs", and for each
-      claim how many of its verdicts are false without Holm's procedure, and the standard deviation of its mean
-      differences over families beside that over seeds, divided by the root of their number.
+      coarse: whether grids are as they must not be.
+      options: of ``experiments.harness.run.running.train``.
 
     Raises:
-      SettingError: for an experiment that has no analysis or trains nothing, experiments of several papers, or a
-        folder with another control.
+      SettingError: for an experiment that does not search, or a folder with another control.
     """
-    whole_number("families", families, 1)
-    experiments = [discovery.load(name) for name in names]
-    papers = sorted({experiment.paper for experiment in experiments})
-    require(len(papers) == 1, "the experiments' papers", papers, "one: a family is one paper's")
-    for experiment in experiments:
-        fits = experiment.scales["desk"].analysis and experiment.measure is None
-        allowed = "an experiment that trains and declares an analysis at desk size"
-        require(fits, "experiment", experiment.name, allowed)
+    whole_number("repetitions", repetitions, 1)
+    path = output / FILE
     content: dict[str, Any] = {
         "format": FORMAT,
-        "experiments": [*names],
-        "families": families,
-        "budget": dict(budget or {}),
         "protocol": VERSION,
+        "budget": dict(budget or {}),
+        "coarse": coarse,
+        "rows": {},
     }
-    _check_replaced(output / FILE, content)
-    gathered: list[list[dict[str, Any]]] = [[] for _ in range(families)]
-    trained = 0
-    for experiment in experiments:
-        runs, families_rows = _control_rows(experiment, families, output, budget or {}, options)
-        trained += runs
-        for number, rows in enumerate(families_rows):
-            gathered[number] += rows
-    content |= {
-        "runs": trained,
-        "false": sum(judge_families(gathered)),
-        "claims": [
-            {"experiment": experiment.name, **_summed(rows)}
-            for experiment, rows in zip(experiments, zip(*gathered, strict=True), strict=True)
-        ],
-    }
-    output.mkdir(parents=True, exist_ok=True)
-    (output / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if path.is_file():
+        there = read(path)
+        for name in HOW:
+            require(there[name] == content[name], f"{name} of {path}", there[name], f"{content[name]}")
+        content["rows"] = there["rows"]
+    for name in names:
+        twin(discovery.load(name), 0)
+    for repetition in range(repetitions):
+        for name in names:
+            rows = content["rows"].setdefault(name, [])
+            if len(rows) > repetition:
+                continue
+            folder = output / name
+            experiment = twin(discovery.load(name), repetition, coarse=coarse)
+            row = running.train(experiment, "desk", folder, budget or {}, **options)
+            rows.append({key: row[key] for key in KEPT if key in row})
+            output.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            shutil.rmtree(folder)
     return content
 
 
-def _check_replaced(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    """Raises SettingError where another control lies already."""
-    if not path.is_file():
-        return
-    there = read(path)
-    for name in HOW:
-        require(there[name] == content[name], f"{name} of {path}", there[name], f"{content[name]}", REMEDY)
+# What is kept of a verdict's row: enough to judge it in another way.
+KEPT = (
+    "condition",
+    "difference",
+    "low",
+    "high",
+    "margin",
+    "spread",
+    "correction",
+    "censored",
+    "searches",
+    "differences",
+    "sides",
+    "undecided",
+    "verdict",
+)
 
 
-def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the families say of one claim."""
-    differences = [row["difference"] for row in rows]
-    return {
-        "claim": rows[0]["claim"],
-        "condition": rows[0]["condition"],
-        "false": sum(row["verdict"] in (BETTER, WORSE) for row in rows),
-        "over_families": float(np.std(differences, ddof=1)) if len(rows) > 1 else 0.0,
-        "over_seeds": math.sqrt(np.mean([row["spread"] ** 2 / row["seeds"] for row in rows])),
-    }
+def counts(content: Mapping[str, Any]) -> dict[str, dict[str, dict[str, int]]]:
+    """{way of judging: {experiment: {verdict: how often}}}."""
+    table: dict[str, dict[str, dict[str, int]]] = {}
+    for way, changes in WAYS.items():
+        for name, rows in content["rows"].items():
+            own = table.setdefault(way, {}).setdefault(name, {})
+            for row in rows:
+                verdict = UNDECIDED if row.get("undecided") else verdicts.judged_again(row, **changes)
+                own[verdict] = own.get(verdict, 0) + 1
+    return table
+
+
+def share(counted: Mapping[str, Mapping[str, int]]) -> tuple[int, int]:
+    """How many verdicts are "better" or "worse", and how many there are."""
+    false = sum(own.get(BETTER, 0) + own.get(WORSE, 0) for own in counted.values())
+    return false, sum(sum(own.values()) for own in counted.values())
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """The content of a ``control.json``; raises SettingError for one that is not whole."""
-    wanted = f"one that this command wrote, with {', '.join((*HOW, 'runs', 'false', 'claims'))}"
+    """The content of a ``control.json``; raises SettingError for one that is not whole, or of another version."""
+    wanted = f"one that this command wrote, with {', '.join((*HOW, 'rows'))}"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        whole = content["format"] == FORMAT and all(
-            name in content for name in (*HOW, "runs", "false", "claims")
-        )
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        whole = content["format"] == FORMAT and all(name in content for name in (*HOW, "rows"))
     except (ValueError, KeyError, TypeError):
         whole = False
     require(whole, "file", str(path), wanted, "Move it away, and run the control again.")
@@ -157,94 +237,22 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     return content
 
 
-def _control_rows(
-    experiment: PaperExperiment,
-    families: int,
-    output: pathlib.Path,
-    budget: Mapping[str, int],
-    options: dict[str, Any],
-) -> tuple[int, list[list[dict[str, Any]]]]:
-    """How many runs there are, and for each family the rows of the experiment's primary claim."""
-    from jafl.sweeps.sweep import run_sweep
-
-    scale = experiment.scales["desk"]
-    assert scale.analysis is not None
-    seeds, folds = scale.analysis.seeds or 0, scale.settings.get("split.folds")
-    chunks = [seeds_of_family(number, seeds, folds) for number in range(families)]
-    every = ",".join(str(seed) for chunk in chunks for seed in chunk)
-    typed = {"split.shuffle_labels": True, "seed": every, **budget}
-    size, settings = adapted(_needed(experiment, scale, scale.analysis), typed)
-    folder = output / f"control-{experiment.name}"
-    sweep = results_sweep(size, settings, typed_budget(budget))
-    outcome = run_sweep(
-        sweep.settings,
-        sweep.conditions,
-        folder,
-        arms=sweep.arms,
-        overrides=sweep.overrides,
-        **{
-            "pictures": "none",
-            "show": lambda line: None,
-            "progress": False,
-            "processes": default_processes(),
-            **options,
-        },
-    )
-    if outcome.left:
-        raise SettingError(
-            f"{outcome.left} runs of {folder} are not over. The same command goes on with them."
+def summary(content: Mapping[str, Any]) -> list[str]:
+    """How many verdicts are false, a line for each way of judging."""
+    lines = []
+    for way, counted in counts(content).items():
+        false, number = share(counted)
+        equivalent = sum(own.get(EQUIVALENT, 0) for own in counted.values())
+        lines.append(
+            f"{way}: {false} of {number} verdicts are better or worse ({100 * false / max(number, 1):.1f} %), "
+            f"{equivalent} equivalent"
         )
-    runs, primary = Runs.in_folder(folder), _primary(experiment, scale.analysis)
-    families_rows = []
-    for chunk in chunks:
-        rows = verdicts.judge([primary], "desk", _with_seeds(runs, chunk), scale.analysis)
-        families_rows.append([row for row in rows if row["primary"]])
-    return sum(len(group.runs) for group in runs.groups), families_rows
-
-
-def _primary(experiment: PaperExperiment, analysis: Analysis) -> Claim:
-    """The claim that the experiment stands or falls by at desk size."""
-    (claim,) = (claim for claim in claims_at(experiment, "desk") if claim.sentence == analysis.primary)
-    return claim
-
-
-def _needed(experiment: PaperExperiment, scale: Scale, analysis: Analysis) -> Scale:
-    """The scale with what the primary claim is about: two arms and one condition, unless it joins several."""
-    claim = _primary(experiment, analysis)
-    if claim.differences is not None:
-        return scale
-    wanted = {**claim.under, **analysis.under}
-    labels = (claim.better, claim.worse)
-    return dataclasses.replace(
-        scale,
-        conditions={
-            name: [wanted[name]] if name in wanted else values for name, values in scale.conditions.items()
-        },
-        arms={label: scale.arms[label] for label in labels},
-        overrides=[override for override in scale.overrides if override.label in (None, *labels)],
-        tuned={
-            where: {label: own for label, own in arms.items() if label in labels}
-            for where, arms in scale.tuned.items()
-        },
-    )
-
-
-def _with_seeds(runs: Runs, seeds: Sequence[int]) -> Runs:
-    """The runs with these seeds."""
-    wanted = {*seeds}
-    return Runs(
-        [
-            ArmRuns(
-                group.condition, group.label, [run for run in group.runs if int(run.config["seed"]) in wanted]
-            )
-            for group in runs.groups
-        ]
-    )
+    return lines
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the control; returns the exit status: 1 where more than 5 % of the families have a false verdict."""
-    families, names, output, budget = 200, [], "runs", dict[str, int]()
+    """Runs the control; returns the exit status: 1 where more than 5 % of the protocol's verdicts are false."""
+    repetitions, names, output, budget, coarse = 20, [], "runs/control", dict[str, int](), False
     if "--help" in arguments:
         print(__doc__)
         return 0
@@ -255,29 +263,26 @@ def main(arguments: Sequence[str]) -> int:
                 names.append(argument)
             elif name == "output_dir":
                 output = value
+            elif argument == "--coarse":
+                coarse = True
             else:
-                require(name in ("families", *BUDGET), "flag", argument, "families, output_dir or a budget")
+                allowed = "repetitions, coarse, output_dir or a budget"
+                require(name in ("repetitions", *BUDGET), "flag", argument, allowed)
                 number = whole_number(name, int(value) if value.isdigit() else value, 1)
-                if name == "families":
-                    families = number
+                if name == "repetitions":
+                    repetitions = number
                 else:
                     budget[name] = number
         require(names, "experiments", names, f"names of experiments: {', '.join(discovery.names())}")
         require(len({*names}) == len(names), "experiments", ", ".join(names), "names that differ")
-        print(f"Training {families} families with shuffled labels: {', '.join(names)}.", flush=True)
-        content = run(names, families, pathlib.Path(output), budget)
+        print(f"The control, {repetitions} times: {', '.join(names)}.", flush=True)
+        content = run(names, repetitions, pathlib.Path(output), budget, coarse=coarse)
     except SettingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    print(summary(content))
-    return int(content["false"] / families > ALPHA)
-
-
-def summary(content: Mapping[str, Any]) -> str:
-    """How many families have a false verdict, in a sentence."""
-    families, false = content["families"], content["false"]
-    share = f"{false} of {families} families ({100 * false / families:.1f} %) have a false verdict"
-    return f"{share}; at most {100 * ALPHA:g} % should."
+    print("\n".join(summary(content)))
+    false, number = share(counts(content)[next(iter(WAYS))])
+    return int(false > ALPHA * number)
 
 
 if __name__ == "__main__":

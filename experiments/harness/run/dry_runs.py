@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from experiments.harness import times
 from experiments.harness.declare import discovery
 from experiments.harness.declare.assumptions import AssumingCache
-from experiments.harness.declare.search import BETWEEN
+from experiments.harness.results import BETWEEN
 from experiments.harness.run.multiply_adds import Compute, compute
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import math
 import os
 import pathlib
 import platform
@@ -14,15 +15,18 @@ from experiments.harness import times
 from experiments.harness.declare import discovery, division, protocol, search
 from experiments.harness.declare.declarations import Context, PaperExperiment, Scale
 from experiments.harness.judge import profiles, replication, verdicts
+from experiments.harness.measures import failed
 from experiments.harness.report import report
-from experiments.harness.results import Runs
-from experiments.harness.run import sweeps
+from experiments.harness.results import BETWEEN, Runs
+from experiments.harness.run import explanations, sweeps
 from experiments.harness.run.sweeps import Sweep, adapted, typed_budget
 from jafl import __version__
 from jafl.base.errors import SettingError, require, unknown_name
+from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
+from jafl.runs.directory.reader import PastRun, find_runs, read_json
 from jafl.sweeps import parts
 
 INTERRUPTED, COULD_NOT_RUN = 130, 2  # exit statuses
@@ -166,7 +170,7 @@ def run_paper_experiment(
         _refuse_unmeasured(job)
     elif experiment.scales[scale].arms:
         for sweep in _sweeps(job, tune):
-            for sentence in sweeps.refuse_replaced(sweep, job.typed):
+            for sentence in sweeps.refuse_replaced(sweep, job.typed, job.scale.conditions):
                 job.show(sentence)
         if not tune and (elsewhere := sweeps.not_searched_for(size)):
             under = "; ".join(elsewhere)
@@ -233,7 +237,7 @@ class _Job:
 def _sweeps(job: _Job, tune: bool) -> list[Sweep]:
     """The runs of the results, after those of the search if there is to be one."""
     arguments = job.scale, job.settings, job.budget
-    searched = [sweeps.search_sweep(*arguments)] if tune else []
+    searched = [sweeps.planned_search(*arguments)] if tune else []
     require(job.scale.arms, f"arms of {job.experiment.name}", dict(job.scale.arms), "{label: settings}")
     return [*searched, sweeps.results_sweep(*arguments)]
 
@@ -295,7 +299,8 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
         tuned = _timed(job, "search", options, lambda: _search(job, options))
         if tuned is None:
             return False
-        job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, tuned=tuned["tuned"]))
+        found = {"tuned": tuned["tuned"], "undecided": tuned["undecided"]}
+        job = dataclasses.replace(job, scale=dataclasses.replace(job.scale, **found))
     (results,) = _sweeps(job, tune=False)
     if not _timed(job, "results", options, lambda: _run(job, results, "runs", options)):
         return False
@@ -305,8 +310,38 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     )
     how = "\n\n".join(filter(None, (report.tuning(job.scale, tuned), report.worlds(job.scale, runs))))
     table = report.measured(job.experiment, runs)
-    _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune)
-    return True
+    return _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune, options=options)
+
+
+def train(
+    experiment: PaperExperiment,
+    scale_name: str,
+    folder: pathlib.Path,
+    budget: Mapping[str, int],
+    **options: Any,
+) -> dict[str, Any]:
+    """Searches, trains and judges an experiment that need not have a file; returns the row of its first verdict.
+
+    Args:
+      experiment: with an analysis and a search at its scale.
+      scale_name: its size.
+      folder: what it writes lies there.
+      budget: ``client_trips`` and ``server_steps`` in the place of every arm's own.
+      options: of ``run_sweep``.
+
+    Raises:
+      SettingError: if it was interrupted; the same call goes on.
+    """
+    from jafl.runs.recording.recorder import Options
+
+    size, settings = adapted(experiment.scales[scale_name], budget)
+    how = {"progress": False, "processes": default_processes(), "part": None, "pictures": "none", **options}
+    shown = Options(pictures="none", show=lambda line: None)
+    job = _Job(experiment, scale_name, 0, size, settings, typed_budget(budget), folder, shown, budget, {})
+    if not _train(job, True, how):
+        raise SettingError(f"The runs of {folder} are not over. The same command goes on with them.")
+    row: dict[str, Any] = read_json(folder / "verdicts.json")["verdicts"][0]
+    return row
 
 
 def _timed(job: _Job, part: str, options: Mapping[str, Any], run: Callable[[], Any]) -> Any:
@@ -326,16 +361,75 @@ def _timed(job: _Job, part: str, options: Mapping[str, Any], run: Callable[[], A
 
 
 def _search(job: _Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Runs the search, writes ``tuned.json`` and returns its content; None if it was interrupted."""
+    """Runs the searches, writes ``tuned.json`` and returns its content; None if they were interrupted.
+
+    Each round of trials is a sweep of its own, in ``search/1``, ``search/2``, ...: its scores decide the next ones.
+    """
     from jafl.runs.directory.files import RunDirectory
 
-    trials = sweeps.search_sweep(job.scale, job.settings, job.budget)
-    if not _run(job, trials, "search", {**options, "pictures": False}):
-        return None
-    tuned = search.winners(job.scale, Runs.in_folder(job.folder / "search"))
+    asking, rows = search.rounds(job.scale), list[dict[str, Any]]()
+    due, number = next(asking), 1
+    while True:
+        trials = sweeps.trials_sweep(job.scale, job.settings, job.budget, due)
+        folder = f"search/{number}"
+        if not _run(job, trials, folder, {**options, "pictures": "none"}):
+            return None
+        new = _trial_rows(job.scale, due, job.folder / folder)
+        rows += new
+        try:
+            due, number = asking.send(_scores(job.scale, due, new)), number + 1
+        except StopIteration as end:
+            tuned = search.summary(job.scale, end.value, rows)
+            break
     RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
     search.show(tuned, job.show)
     return tuned
+
+
+def _trial_rows(
+    scale: Scale, due: Mapping[search.Cell, Sequence[search.Trial]], folder: pathlib.Path
+) -> list[dict[str, Any]]:
+    """A row for each trial and condition: its score for each seed, their mean, and the client trips that it took."""
+    assert scale.search
+    runs: dict[str, list[PastRun]] = {}
+    for run in find_runs(folder):
+        runs.setdefault(run.label, []).append(run)
+    rows = []
+    for each in sweeps.trial_runs(scale, due):
+        own = runs[each.name]
+        scores = {int(run.config["seed"]): float(scale.search.score(run)) for run in own}
+        rows.append(
+            {
+                "condition": grid.folder(each.condition),
+                "label": each.cell.label,
+                "search": each.cell.number,
+                "settings": each.trial,
+                "score": sum(scores.values()) / len(scores),
+                "scores": scores,
+                "failed": all(failed(scale.search.score, run) for run in own),
+                "client_trips": sum(run.summary["client_trips"] for run in own if run.summary),
+            }
+        )
+    return rows
+
+
+def _scores(
+    scale: Scale, due: Mapping[search.Cell, Sequence[search.Trial]], rows: Sequence[Mapping[str, Any]]
+) -> dict[search.Cell, list[float]]:
+    """What the searches are sent: a trial's mean score over the cell's conditions, higher being better."""
+    assert scale.search
+    sign = -1.0 if scale.search.lower_is_better else 1.0
+    own: dict[search.Cell, list[list[Mapping[str, Any]]]] = {
+        cell: [[] for _ in trials] for cell, trials in due.items()
+    }
+    for each, row in zip(sweeps.trial_runs(scale, due), rows, strict=True):
+        own[each.cell][each.place].append(row)
+
+    def value(rows: Sequence[Mapping[str, Any]]) -> float:
+        mean = sign * sum(row["score"] for row in rows) / len(rows)
+        return mean if math.isfinite(mean) and not all(row["failed"] for row in rows) else search.FAILED
+
+    return {cell: [value(rows) for rows in trials] for cell, trials in own.items()}
 
 
 def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bool:
@@ -346,11 +440,16 @@ def _run(job: _Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> bo
     from jafl.config.resolution import listed_seeds
     from jafl.sweeps.sweep import run_sweep
 
-    noun = {"results": "runs", "search": "trials"}[sweep.part]
-    conditions, seeds = len(grid.product(sweep.conditions)), len(listed_seeds(sweep.settings))
-    count = conditions * len(sweep.arms) * seeds
-    size = f"{len(sweep.arms)} arms, {conditions} conditions, {seeds} seeds"
-    job.show(f"{sweep.part.capitalize()}: {size}: {count:,} runs.")
+    noun = "trials" if sweep.part == "search" else "runs"
+    conditions = grid.product(sweep.conditions)
+    arms = [
+        each
+        for condition in conditions
+        for each in all_arms.under(sweep.settings, sweep.arms, condition, sweep.overrides).values()
+    ]
+    count = sum(len(listed_seeds(each)) for each in arms)
+    labels = {label.partition(BETWEEN)[0] for label in sweep.arms}
+    job.show(f"{folder.capitalize()}: {len(labels)} arms, {len(conditions)} conditions: {count:,} runs.")
     outcome = run_sweep(
         sweep.settings,
         sweep.conditions,
@@ -377,15 +476,28 @@ def _write(
     *,
     corrections: Mapping[str, float] | None = None,
     tuned_here: bool = False,
-) -> None:
-    """Writes and shows the table, the verdicts and the experiment's own pictures.
+    options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Writes and shows the table, the verdicts and the experiment's own pictures; False if it was interrupted.
 
-    results: ``Runs``, or the rows of an experiment without training.
+    Args:
+      results: ``Runs``, or the rows of an experiment without training.
+      options: of ``run_sweep``, for what explains a verdict; None: nothing is trained.
     """
     from jafl.runs.directory.files import RunDirectory
 
     experiment, analysis = job.experiment, job.scale.analysis
-    rows = verdicts.judge(experiment.claims, job.scale_name, results, analysis, corrections)
+    searched = job.scale.search is not None and bool(job.scale.tuned)
+    judged: dict[str, Any] = {
+        "analysis": analysis,
+        "corrections": corrections,
+        "searches": job.scale.search.searches if job.scale.search and searched else None,
+        "undecided": job.scale.undecided,
+    }
+    rows = verdicts.judge(experiment.claims, job.scale_name, results, **judged)
+    why = _why(job, rows, results, judged, options) if analysis and options else []
+    if why is None:
+        return False
     standing = protocol.standing(
         experiment,
         job.scale_name,
@@ -410,6 +522,7 @@ def _write(
         "seeds": list(seeds),
         "software": _software(),
         "verdicts": rows,
+        "why_it_differs": why,
         "worlds": profiles.worlds(experiment, job.scale_name, results),
         "table": [list(line) for line in table],
         "tuning": tuning,
@@ -420,6 +533,26 @@ def _write(
     directory.write_text("table.md", text)
     for line in report.printed(experiment, table, rows, standing):
         job.show(line)
+    for each in why:
+        job.show(f"Why it differs: {each['why']}: {each['verdict']}, {each['difference']:+.3g}")
+    return True
+
+
+def _why(
+    job: _Job,
+    rows: Sequence[dict[str, Any]],
+    results: Any,
+    judged: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> list[dict[str, Any]] | None:
+    """The table "why it differs" (``explanations.explained``); None if its runs were interrupted."""
+
+    def train(sweep: Sweep, folder: str) -> Runs | None:
+        done = _run(job, sweep, folder, {**options, "pictures": "none"})
+        return Runs.in_folder(job.folder / folder) if done else None
+
+    arguments = job.experiment, job.scale_name, job.scale, job.settings, job.budget
+    return explanations.explained(*arguments, rows, results, train, judged)
 
 
 def _software() -> dict[str, str]:

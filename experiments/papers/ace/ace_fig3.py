@@ -21,16 +21,13 @@ So a few rules are run four times as long, their clients leaving at half of that
 200 is tried as well.
 
 Desk size: ace_fig2's data, model and federation: 5,000 MNIST digits, softmax with L2 0.01, N = 100, all under way (20
-for CA2FL), the slow fifth 10 times slower; the paper's T = 500 and T / 2 = 250; none, 30 or 70 % leave. Seven
-server's rates, ace_fig2's factors with T the arm's own server steps, and one winner for all conditions: nobody knows
-beforehand who will leave.
+for CA2FL), the slow fifth 10 times slower; the paper's T = 500 and T / 2 = 250; none, 30 or 70 % leave. Five searches
+for each arm's rate, with c at first from 0.02 to 1.95 for CA2FL and from 0.005 to 0.49 for the others, as in
+ace_fig2, and T the arm's own server steps. One rate is found for all conditions: nobody knows beforehand who will
+leave. Results of twenty seeds.
 
-What changed: this figure was first run with two seeds in the search and a rate for each condition, and then repeated
-with other seeds. All arms but one got another rate under some condition, up to ten times as large, and five verdicts
-changed, which were differences of less than a point. So the search has one winner for all conditions, from three
-seeds. Then it was run with 20 clients, 2,000 steps and tau_algo in multiples of N; CA2FL's buffer of 10 held half as
-many trips as there were clients. Now N, T and tau_algo are the paper's. All seeds are new: those of results before
-80, and those of searches before 140, had been looked at.
+What changed: an earlier version had 20 clients, 2,000 steps and tau_algo in multiples of N. Now N, T and tau_algo are
+the paper's. Protocol version 1 searched on a coarser grid; all seeds are new.
 """
 
 import pathlib
@@ -111,7 +108,7 @@ FLAT: dict[str, Any] = {"published": "10 to 50", "expected": "equivalent"}
 RESEMBLES: dict[str, Any] = {"published": "a sentence", "expected": "equivalent"}
 TOO_SHORT: dict[str, Any] = {"published": "1"}
 TOO_LONG: dict[str, Any] = {"published": ">= 100"}
-# Where the search begins: near what figure 2 has found.
+# Runs without --tune have these rates until a search has found others: near those of earlier searches for figure 2.
 START = dict.fromkeys(ARMS, 0.0224) | {CA2FL: 0.447, CA2FL_TRIPS: 0.283} | dict.fromkeys(LONG_ARMS, 0.0112)
 
 
@@ -224,7 +221,9 @@ EXPERIMENT = PaperExperiment(
             },
             conditions={"dropout.fraction": PAPER_FRACTIONS},
             search=Search(
-                space={"server_learning_rate": published_grid(CLIENTS, STEPS)}, per_condition=False
+                space={"server_learning_rate": published_grid(CLIENTS, STEPS)},
+                searches=1,
+                per_condition=False,
             ),
         ),
         "desk": Scale(
@@ -246,18 +245,18 @@ EXPERIMENT = PaperExperiment(
                     CA2FL_TRIPS: {"server_learning_rate": desk_rates(CA2FL, STEPS // BUFFER)},
                     **{label: {"server_learning_rate": desk_rates(ACE, LONG)} for label in LONG_ARMS},
                 },
-                seeds=(140, 141, 142),
+                seeds=tuple(range(420, 425)),
                 per_condition=False,
             ),
             tuned={"": server_rates(START)},
-            seeds=tuple(range(80, 100)),
+            seeds=tuple(range(320, 340)),
             analysis=Analysis(
                 primary=f"{SHORT} is above {ACE}, {MOST:.0%} leave",
                 seeds=20,
                 margin=ACCURACY_MARGIN,
                 spread=0.018,
                 source="seeds 3010 to 3013 at the rates of the file: 0.017",
-                difference=0.0185,
+                difference=0.022,
                 correction=CORRECTION,
             ),
         ),

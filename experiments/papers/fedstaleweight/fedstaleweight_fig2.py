@@ -20,15 +20,17 @@ takes the published rate; "an individual slice of the overall dataset ... (split
 (section 6.1) is a tenth of each client's examples, the bench's share, held out from training beside the common 20 %
 (section 6.2).
 
-What changed: that FedStaleWeight converges more quickly was no claim before; it is read as accuracy at 100 of 400
-server steps. All seeds are new, those of the search too: seeds 0 to 19, and 100 to 102 of the search, had been looked
-at.
+What changed: an earlier version did not judge whether FedStaleWeight converges more quickly; it is read as accuracy
+at 100 of 400 server steps. Protocol version 1 searched on a coarser grid; all seeds are new.
 
 Desk size: MNIST-1D, drawn again for each seed and far from saturated, an MLP 40-64-10, batch 32, 400 and 1,000 server
 steps. A fifth of the examples is held out for the common test, as in the paper; no client holds out any of its own
-(no client_test_fraction). With one local step the clients' and the server's rate are one number: seven server's rates
-from 0.01 to 10 are searched for each arm and number of steps.
+(no client_test_fraction). With one local step the clients' and the server's rate are one number: ten searches for
+each arm and number of steps, at first from 0.08 to 3.125. The plain mean is also run with momentum 0.9, which the
+paper leaves out; as momentum makes steps up to ten times as long, its rates are a tenth. Results of 20 seeds.
 """
+
+from typing import Any
 
 from experiments.harness import (
     ACCURACY_MARGIN,
@@ -37,6 +39,7 @@ from experiments.harness import (
     Override,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
     accuracy_at,
@@ -44,12 +47,14 @@ from experiments.harness import (
 
 OURS, FIRST, MEAN = "FedStaleWeight", "FedStaleWeight, algorithm 1", "buffered mean"
 ALL_TRIPS = "FedStaleWeight, all trips"
+MOMENTUM = "buffered mean, momentum 0.9"  # which the paper leaves out
 FEDBUFF, FRESH, STALE = "FedBuff", "exponential, fresh first", "exponential, stale first"
-ARMS = {
+ARMS: dict[str, dict[str, Any]] = {
     OURS: {"algorithm": "fedstaleweight"},
     FIRST: {"algorithm": "fedstaleweight(weight_form='algorithm_1')"},
     ALL_TRIPS: {"algorithm": "fedstaleweight(average='all')"},
     MEAN: {"algorithm": "fedbuff(staleness_weight=constant)"},
+    MOMENTUM: {"algorithm": "fedbuff(staleness_weight=constant)", "server_optimizer.momentum": 0.9},
     FEDBUFF: {"algorithm": "fedbuff"},
     FRESH: {"algorithm": "exponential_weighting(base=0.5)"},
     STALE: {"algorithm": "exponential_weighting(base=1.5)"},
@@ -111,9 +116,12 @@ EXPERIMENT = PaperExperiment(
             arms=ARMS,
             conditions={"server_steps": [400, 1000]},
             search=Search(
-                space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}, seeds=(130, 131, 132)
+                space={"server_learning_rate": Rate(0.08, 3.125)},
+                spaces={MOMENTUM: {"server_learning_rate": Rate(0.008, 0.3125)}},
+                searches=10,
+                seeds=tuple(range(400, 410)),
             ),
-            seeds=tuple(range(20, 40)),
+            seeds=tuple(range(300, 320)),
             analysis=Analysis(
                 primary=ABOVE,
                 under={"server_steps": 400},
@@ -121,7 +129,7 @@ EXPERIMENT = PaperExperiment(
                 margin=ACCURACY_MARGIN,
                 spread=0.03,
                 source="a pilot with seeds 1000 to 1002 and a rate that was not searched for",
-                difference=0.02,
+                difference=0.022,
                 correction=0.0,
             ),
         ),
@@ -142,6 +150,12 @@ EXPERIMENT = PaperExperiment(
             sentence="FedStaleWeight is above FedBuff's staleness weight",
             better=OURS,
             worse=FEDBUFF,
+            own=True,
+        ),
+        Claim(
+            sentence="FedStaleWeight is above the buffered mean with momentum, which the paper leaves out",
+            better=OURS,
+            worse=MOMENTUM,
             own=True,
         ),
         Claim(

@@ -18,8 +18,10 @@ stands beside it, at the trips that Zeno++ has in all. A refused gradient counts
 0.005 for all, the release's for WKAFL.
 
 Desk size: 5,000 of MNIST's digits, softmax, one label per client, batch 4, 1,500 steps; WKAFL P = 1,000, K = 10;
-Zeno++ P = 100, K = 1, so that P / K = 100 for both. Six server's rates from 0.01 to 3 are searched for each arm.
-Twenty seeds on ten folds test every image twice.
+Zeno++ P = 100, K = 1, so that P / K = 100 for both. The plain mean of the K gradients, without and with momentum 0.9,
+is no part of the paper's figure; its P and K are WKAFL's. Ten searches for each arm: the server's rate is at first
+from 0.02 to 1.95, and a tenth of that for the mean with momentum, which makes steps up to ten times as long. Twenty
+seeds on ten folds test every image twice.
 """
 
 from experiments.harness import (
@@ -28,6 +30,7 @@ from experiments.harness import (
     Override,
     PaperExperiment,
     Published,
+    Rate,
     Scale,
     Search,
     accuracy_at,
@@ -35,7 +38,17 @@ from experiments.harness import (
     final_accuracy,
     spread,
 )
-from experiments.papers.wkafl.wkafl_table2 import DESK, ON_EMNIST, PAPER_SEARCH, WKAFL, WORLD, in_flight
+from experiments.papers.wkafl.wkafl_table2 import (
+    DESK,
+    LEFT_OUT,
+    MOMENTUM,
+    ON_EMNIST,
+    PAPER_SEARCH,
+    WKAFL,
+    WORLD,
+    above_left_out,
+    in_flight,
+)
 
 STEPS = 1500
 CLASSES = {1: {"split.server_classes": [0]}, 10: {}}
@@ -86,17 +99,22 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=DESK | SETTINGS,
-            arms=arms(1000, 10),
+            arms=arms(1000, 10) | {label: {**own, **in_flight(1000)} for label, own in LEFT_OUT.items()},
             different_worlds=OF_EACH,
-            search=Search(space={"server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}, seeds=(100, 101)),
-            seeds=tuple(range(20)),
+            search=Search(
+                space={"server_learning_rate": Rate(0.02, 1.953)},
+                spaces={MOMENTUM: {"server_learning_rate": Rate(0.002, 0.1953)}},
+                searches=10,
+                seeds=tuple(range(400, 410)),
+            ),
+            seeds=tuple(range(300, 320)),
             analysis=Analysis(
                 primary=ABOVE.format(worse=BEST),
                 seeds=20,
                 margin=ACCURACY_MARGIN,
                 spread=0.02,
                 source="a pilot with seeds 1000 to 1002 and rates that were not searched for",
-                difference=0.025,
+                difference=0.027,
                 correction=1 / 9,
             ),
         ),
@@ -109,6 +127,7 @@ EXPERIMENT = PaperExperiment(
     },
     claims=[
         *compare(ABOVE, WKAFL, list(ZENO), published="a figure"),
+        *above_left_out(),
         *compare(
             "ten classes, k = 2 is ahead of WKAFL at 150 steps",
             BEST,

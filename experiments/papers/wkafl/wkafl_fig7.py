@@ -11,13 +11,16 @@ the level than WKAFL's. From 1000/10 to 3000/10 WKAFL loses .0006, TWAFL .0048, 
 Open choices: those of ``wkafl_table2``. "Fastest" is read as server steps to a target accuracy: 0.25 at desk size
 (paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means).
 
-What changed: that WKAFL loses less than the others as the level rises was no claim here before. All seeds are new,
-those of the search too: seeds 0 to 29, and 100 and 101 of the search, had been looked at.
+What changed: an earlier version did not judge whether WKAFL loses less than the others as the level rises. Protocol
+version 1 searched on a coarser grid; all seeds are new.
 
 Desk size: MNIST-1D, drawn again for each seed, an MLP 40-64-10, WKAFL's numbers for MNIST and batch 4; K = 10, P =
 1,000 and 3,000 (P / K = 100 and 300), one label per client, 1,000 steps, evaluated every five. On the 5,000 images of
-table 2 the number of steps to a target depends on the split so much that no number of seeds would decide. Eight
-server's rates are searched for each arm and P.
+table 2 the number of steps to a target depends on the split so much that no number of seeds would decide. The plain
+mean of the K gradients, without and with momentum 0.9, is no part of the paper's figure. Ten searches for each arm
+and P: the server's rate is at first from 0.01 to 0.98, from 0.2 to 19.5 for TWAFL and SASGD, whose weights shorten
+the step, and from 0.001 to 0.098 for the mean with momentum, which makes steps up to ten times as long. Results of
+thirty seeds.
 """
 
 import dataclasses
@@ -38,6 +41,7 @@ from experiments.harness import (
 )
 from experiments.papers.wkafl.wkafl_table2 import (
     ARMS,
+    LEFT_OUT,
     ON_EMNIST,
     PAPER_SEARCH,
     SASGD,
@@ -45,6 +49,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     WKAFL,
     WORDS,
     WORLD,
+    above_left_out,
     accuracies,
     all_in_flight,
     loses_less_on_desk,
@@ -113,11 +118,11 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=HARDER | {"batch_size": 4, "target_accuracy": TARGET["desk"], "evaluate_every": 50},
-            arms=THREE,
+            arms={**THREE, **LEFT_OUT},
             conditions={"num_clients": [1000, 3000]},
             overrides=all_in_flight([1000, 3000]),
-            search=dataclasses.replace(SEARCH, seeds=(140, 141)),
-            seeds=tuple(range(60, 90)),
+            search=dataclasses.replace(SEARCH, seeds=tuple(range(440, 450))),
+            seeds=tuple(range(360, 390)),
             analysis=Analysis(
                 primary=FASTER.format(target=TARGET["desk"]).format(worse=TWAFL),
                 under={"num_clients": 3000},
@@ -125,7 +130,7 @@ EXPERIMENT = PaperExperiment(
                 margin=TRIPS_MARGIN,
                 spread=0.35,
                 source="a pilot with seeds 1000 to 1002, batch 8, and rates that were not searched for",
-                difference=0.2,
+                difference=0.21,
                 correction=0.0,
             ),
         ),
@@ -134,6 +139,7 @@ EXPERIMENT = PaperExperiment(
     claims=[
         *faster_and_higher((TWAFL, SASGD), _ends),
         *loses_less_on_desk((TWAFL, SASGD), margin=ACCURACY_MARGIN),
+        *above_left_out(),
     ],
     words=WORDS,
 )

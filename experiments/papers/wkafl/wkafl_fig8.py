@@ -10,13 +10,16 @@ at 1000/20, 3000/20 and 3000/10 and ends highest; from the first to the last it 
 Open choices: those of ``wkafl_table2``. "Fastest" is read as accuracy at a fifth of the run, because no target
 accuracy was known beforehand that every rule reaches.
 
-Desk size: CIFAR-10 and LeNet differ from EMNIST by a harder problem, which is not convex, and by the release's
-other numbers: here MNIST-1D, drawn again for each seed, with an MLP 40-64-10 in the place of table 2's softmax, batch
-8, and WKAFL's clipping, cosine weight (50), staleness decay (.01) and epsilon (1.8, jafl's choice) for CIFAR-10; a
+Desk size: CIFAR-10 and LeNet differ from EMNIST by a harder problem, which is not convex, and by the release's other
+numbers: here MNIST-1D, drawn again for each seed, with an MLP 40-64-10 in the place of table 2's softmax, batch 8,
+and WKAFL's clipping, cosine weight (50), staleness decay (.01) and epsilon (1.8, jafl's choice) for CIFAR-10; a
 fourth arm has those for MNIST, as in table 2. K = 10, P = 500, 1,500 and 3,000 (P / K = 50, 150 and 300, the paper's
-levels), one label per client, 1,000 steps. Eight server's rates are searched for each arm and P. Every rule has the
-same trips per step: equal steps are equal trips. The margin of accuracy at the end is .01; at a fifth, where curves
-are steep, and of what is lost from one level to another it is .02. Seeds 0 to 19 were looked at with .02 for all.
+levels), one label per client, 1,000 steps. The plain mean of the K gradients, without and with momentum 0.9, is no
+part of the paper's figure. Ten searches for each arm and P: the server's rate is at first from 0.01 to 0.98, from 0.2
+to 19.5 for TWAFL and SASGD, whose weights shorten the step, and from 0.001 to 0.098 for the mean with momentum, which
+makes steps up to ten times as long. Results of twenty seeds. Every rule has the same trips per step: equal steps are
+equal trips. The margin of accuracy at the end is .01; at a fifth, where curves are steep, and of what is lost from
+one level to another it is .02. Protocol version 1 searched on a coarser grid; all seeds are new.
 """
 
 import math
@@ -36,6 +39,7 @@ from experiments.harness import (
 )
 from experiments.papers.wkafl.wkafl_table2 import (
     ARMS,
+    LEFT_OUT,
     ON_CIFAR,
     PAPER_SEARCH,
     SASGD,
@@ -44,6 +48,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     WKAFL_ON_CIFAR,
     WORDS,
     WORLD,
+    above_left_out,
     accuracies,
     all_in_flight,
     in_stage_two,
@@ -90,11 +95,11 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=HARDER,
-            arms={**THREE, WKAFL_AS_ON_MNIST: ARMS[WKAFL]},
+            arms={**THREE, WKAFL_AS_ON_MNIST: ARMS[WKAFL], **LEFT_OUT},
             conditions={"num_clients": LEVELS},
             overrides=all_in_flight(LEVELS),
             search=SEARCH,
-            seeds=tuple(range(20, 40)),
+            seeds=tuple(range(320, 340)),
             analysis=Analysis(
                 primary=FASTER.format(worse=TWAFL),
                 under={"num_clients": 3000},
@@ -102,6 +107,7 @@ EXPERIMENT = PaperExperiment(
                 margin=EARLY_MARGIN,
                 spread=0.03,
                 source="a pilot with seeds 1000 to 1002, P / K = 100 and 300, and rates that were not searched for",
+                difference=0.0215,
                 correction=0.0,
             ),
         ),
@@ -121,6 +127,7 @@ EXPERIMENT = PaperExperiment(
             )
         ),
         *loses_less_on_desk((TWAFL, SASGD), {"num_clients": 500}, {"num_clients": 3000}, "cifar10"),
+        *above_left_out(),
     ],
     words=WORDS,
 )

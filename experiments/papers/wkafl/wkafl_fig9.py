@@ -11,14 +11,15 @@ Open choices: those of ``wkafl_table2`` and ``wkafl_table3``. "Faster" is read a
 (paper size: 0.8). Runs that never reach it are compared up to the end of the run (restricted means). "Above all with
 one" is read as a ratio: the rival's steps over WKAFL's with one label, over the same with ten.
 
-What changed: GSGM was searched for with WKAFL's rates before, and its winner was the lowest, .003, with each number
-of labels. So it has eight rates of its own now, down to .0001. That the lead is largest with one label was no claim
-before. All seeds are new, those of the search too: seeds 0 to 19, and 100 and 101 of the search, had been looked at.
+What changed: an earlier version did not judge whether the lead is largest with one label, and tried no rate of GSGM
+below .003, which was its best one. Protocol version 1 searched on a coarser grid; all seeds are new.
 
 Desk size: that of ``wkafl_table2``: 5,000 of MNIST's digits, softmax, P = 3,000, K = 10 (P / K = 300, the paper's),
-1,000 steps. Twenty seeds on ten folds test every image twice. Eight server's rates are searched for each rule and
-number of labels, larger ones for TWAFL and SASGD and smaller ones for GSGM. GSGM is the rival of the primary claim:
-it alone is not in figure 7.
+1,000 steps. Twenty seeds on ten folds test every image twice. The plain mean of the K gradients, without and with
+momentum 0.9, is no part of the paper's figure. Ten searches for each rule and number of labels: the server's rate is
+at first from 0.01 to 0.98, from 0.2 to 19.5 for TWAFL and SASGD, whose weights shorten the step, from 0.0003 to 0.029
+for GSGM, whose best rates were far lower in earlier searches, and from 0.001 to 0.098 for the mean with momentum,
+which makes steps up to ten times as long. GSGM is the rival of the primary claim: it alone is not in figure 7.
 """
 
 from experiments.harness import (
@@ -39,6 +40,7 @@ from experiments.papers.wkafl.wkafl_fig7 import FASTER, faster_and_higher
 from experiments.papers.wkafl.wkafl_table2 import (
     DESK,
     GSGM,
+    LEFT_OUT,
     ON_DIGITS,
     ON_EMNIST,
     PAPER_SEARCH,
@@ -47,6 +49,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     TWAFL,
     WKAFL,
     WORDS,
+    above_left_out,
     in_flight,
 )
 from experiments.papers.wkafl.wkafl_table3 import FOUR, LABELS, PAPER_SETTINGS, printed
@@ -102,10 +105,15 @@ EXPERIMENT = PaperExperiment(
         ),
         "desk": Scale(
             settings=DESK | in_flight(3000) | {"target_accuracy": TARGET["desk"]},
-            arms=FOUR,
+            arms={**FOUR, **LEFT_OUT},
             conditions={"partition.labels_per_client": LABELS},
-            search=Search(space={"server_learning_rate": RATES}, spaces=ON_DIGITS, seeds=(130, 131)),
-            seeds=tuple(range(40, 60)),
+            search=Search(
+                space={"server_learning_rate": RATES},
+                spaces=ON_DIGITS,
+                searches=10,
+                seeds=tuple(range(450, 460)),
+            ),
+            seeds=tuple(range(340, 360)),
             analysis=Analysis(
                 primary=FASTER.format(target=TARGET["desk"]).format(worse=GSGM),
                 under={"partition.labels_per_client": 1},
@@ -113,12 +121,12 @@ EXPERIMENT = PaperExperiment(
                 margin=TRIPS_MARGIN,
                 spread=0.45,
                 source="a pilot with seeds 1000 to 1002 and rates that were not searched for",
-                difference=0.55,
+                difference=0.59,
                 correction=1 / 9,
             ),
         ),
     },
     columns=COLUMNS,
-    claims=[*faster_and_higher(RIVALS, _ends, TARGET), *_above_all_with_one()],
+    claims=[*faster_and_higher(RIVALS, _ends, TARGET), *_above_all_with_one(), *above_left_out()],
     words=WORDS,
 )
