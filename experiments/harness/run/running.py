@@ -14,7 +14,7 @@ from experiments.harness import times
 from experiments.harness.declare import discovery, division, protocol, search
 from experiments.harness.declare.declarations import Context, PaperExperiment, Scale
 from experiments.harness.judge import profiles, replication, verdicts
-from experiments.harness.report import report
+from experiments.harness.report import curves, report
 from experiments.harness.results import Runs
 from experiments.harness.run import sweeps
 from experiments.harness.run.sweeps import Sweep, adapted, typed_budget
@@ -411,6 +411,7 @@ def _write(
         "software": _software(),
         "verdicts": rows,
         "worlds": profiles.worlds(experiment, job.scale_name, results),
+        "curves": curves.record(experiment, job.scale_name, results),
         "table": [list(line) for line in table],
         "tuning": tuning,
     }
