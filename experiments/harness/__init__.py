@@ -31,6 +31,8 @@
 
     report        the measured table, the paper's numbers and the verdicts, as text
     families      what all experiments of one paper say: primary claims after Holm's correction, counts
+    curves        what an experiment's picture is drawn from, written with its results
+    pictures      the picture that its page begins with
     overview      the tables of experiments/README.md
     kept_results  what is kept in docs/results/data
     pages         docs/results: the summary of all papers and a page for each experiment, made from verdicts.json

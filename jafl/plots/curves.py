@@ -127,7 +127,7 @@ def _panels(
     possible = "accuracy" not in metric or target is None or 0 <= target <= 1
     require(possible, "target", target, f"from 0 to 1 for {metric}", "0.95 stands for 95 %.")
     panels = [
-        {label: _curve(label, seeds, horizontal, metric) for label, seeds in runs.items()}
+        {label: mean_curve(label, seeds, horizontal, metric) for label, seeds in runs.items()}
         for horizontal in horizontals
     ]
     change_early = any(_changes_early(list(curves.values())) for curves in panels)
@@ -207,8 +207,21 @@ def _name_metric(
     panel.set_ylabel(name)
 
 
-def _curve(label: str, runs: Sequence[Run], horizontal: str, metric: str) -> Curve:
-    """Mean and standard error of runs, at the points of all runs that lie in their common range."""
+def mean_curve(label: str, runs: Sequence[Run], horizontal: str, metric: str) -> Curve:
+    """Mean and standard error of runs, at the points of all runs that lie in their common range.
+
+    Args:
+      label: of the runs, for messages.
+      runs: one per seed; a single one gives itself, with errors of 0.
+      horizontal: "server_step", "client_trips" or "time".
+      metric: a key of the evaluations; those without it are left out.
+
+    Returns:
+      The curve; between its points a run is interpolated.
+
+    Raises:
+      SettingError: for no runs, an unknown metric, or seeds without a common range.
+    """
     require(runs, f"runs[{label!r}]", "empty", "a list of at least one run")
     points = [_points(label, run, horizontal, metric) for run in runs]
     if len(points) == 1:

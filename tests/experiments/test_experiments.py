@@ -15,6 +15,7 @@ from experiments.harness import LogUniform, Rate, Runs
 from experiments.harness.declare import discovery, search
 from experiments.harness.declare.declarations import SCALES
 from experiments.harness.judge import verdicts
+from experiments.harness.report import pictures
 from experiments.harness.run import running, sweeps
 from jafl.base.errors import SettingError
 from jafl.config import arms, grid
@@ -144,20 +145,25 @@ def test_its_desk_size_runs(name, tmp_path):
         name, typed=typed, output_dir=folder, processes=1, show=lines.append, checkpoint_every=0
     )
     assert status == 0, lines
-    verdicts = json.loads((folder / "verdicts.json").read_text())["verdicts"]
+    content = json.loads((folder / "verdicts.json").read_text())
+    verdicts = content["verdicts"]
     judged = [claim for claim in experiment.claims if "desk" in claim.scales]
     assert {verdict["claim"] for verdict in verdicts} <= {claim.sentence for claim in judged}
     table = (folder / "table.md").read_text(encoding="utf-8")
     assert table.startswith(f"# {name}, desk size")
-    pictures = list(folder.rglob("*.png"))
-    assert pictures
-    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    drawn = list(folder.rglob("*.png"))
+    assert drawn
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in drawn)
     if experiment.measure is None:
         runs = Runs.in_folder(folder / "runs")
         assert runs.labels == list(size.arms)
         assert all(f"| {label} |" in table for label in size.arms)
         assert all(len(group.runs) == 1 for group in runs.groups)
         assert {run.status for group in runs.groups for run in group.runs} == {"finished"}
+        # What its page begins with.
+        assert [row["arm"] for row in content["curves"]] == list(size.arms)
+        assert all(row["across"] for row in content["curves"])
+        assert pictures.draw(experiment, content).axes and pictures.caption(experiment, content)
 
 
 def test_there_are_experiments_and_only_asked_for_ones_are_imported():

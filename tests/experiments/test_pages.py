@@ -177,7 +177,8 @@ def test_the_tables_of_the_overview():
     text = "x\n<!-- papers -->\n<!-- end of papers -->\n<!-- claims -->\n<!-- end of claims -->\n"
     filled = overview.filled(text, contents)
     assert (
-        "| None | primary | 1 | 0 | 0 | 0 | 0 |" in filled and "| None | all | 1 | 0 | 0 | 0 | 1 |" in filled
+        "| None | primary | 1 | 0 | 0 | 0 | 0 | 0 |" in filled
+        and "| None | all | 1 | 0 | 0 | 0 | 0 | 1 |" in filled
     )
     assert "| a above b | better | - | yes | +0.02 (+0.01 to +0.03) | 3 : 2 |" in filled
 
@@ -226,3 +227,73 @@ def test_an_analysis_without_a_difference_is_for_its_margin():
     stated["declared"] = {**stated["declared"], "difference": None, "margin": [0.1, True]}
     assert "at the margin, 10 %, for a spread" in pages.page(stated)
     assert ANALYSIS.difference, "the other form is tested above"
+
+
+def curve(arm, learnt, condition=""):
+    """A row of ``curves.record``."""
+    values = {"seeds": 5, "diverged": 0, "axis": "server_step", "metric": "test_accuracy", "target": None}
+    values |= {"across": [0, 9], "mean": [0.1, 0.2], "error": [0.01, 0.01], "column": "final accuracy"}
+    return {**values, "condition": condition, "arm": arm, "learnt": learnt, "never": 0}
+
+
+def test_a_claim_on_an_arm_that_learnt_nothing_is_no_agreement():
+    rows = [row("a above b", "better"), row("a above c", "better"), row("our question", "better")]
+    results = {
+        **content(rows),
+        "curves": [curve("a", 5), curve("b", 0), curve("c", 0, "partition.alpha=0.1")],
+    }
+    assert families.score(results) == families.Score(unlearnt=1, agree=1, own=1)
+    assert families.score({**results, "curves": []}) == families.Score(agree=2, own=1)
+    filled = overview.filled("<!-- claims -->\n<!-- end of claims -->\n", [results])
+    assert "| nothing: no run of b learnt |" in filled
+    assert "No run of b learnt, so that this says nothing." in pages.page(results)
+
+
+def test_a_page_begins_with_the_picture_the_claim_and_the_verdict():
+    weak = {"superiority": 0.04, "equivalence": 1.0}
+    family = [content([row("a above b", "better", **weak)], name) for name in ("one", "two")]
+    again = [content([row("a above b", "better")], name, 1) for name in ("one", "two")]
+    first = {**family[0], "curves": [curve("a", 5), curve("b", 5)]}
+    first["why_it_differs"] = [{"cause": "the grid", "difference": 0.02}]
+    text = pages.page(first, [first, family[1], *again])
+    parts = [
+        "](pictures/one.png)",
+        "Mean over 5 seeds; the band is its 95 % interval",
+        "**Published.**\n\nnone",
+        "**The claim:** a above b.",
+        "**Verdict: undecided**, expected: better. Difference (95 % interval): +0.02 (+0.01 to +0.03); "
+        "in the paper: 3 : 2.",
+        "By itself it is better; corrected for the paper's 2 primary claims not.",
+        "Repeated with other seeds, splits and searches: better.",
+        "**Why it differs.**\n\n| cause | difference |\n| --- | --- |\n| the grid | 0.020 |",
+        "## Claims",
+        "## Measured",
+    ]
+    places = [text.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places)
+    bare = pages.page(family[1], family)
+    assert "pictures/" not in bare and "Why it differs" not in bare and "Verdict: undecided" in bare
+
+
+def test_near_certain_claims_are_counted_apart():
+    # Standard errors of .02 sqrt(1/5) = .00894: 8.05, 7.94 and 1.1 of them; with the correction 1.1 becomes less.
+    def both(*verdicts):
+        rows = [row("a above b", "better", difference=0.072), row("a above c", "better", difference=0.071)]
+        rows.append(row("b above c", "better", difference=0.01))
+        rows = [{**each, "verdict": verdict} for each, verdict in zip(rows, verdicts, strict=True)]
+        return rows
+
+    first, then = (
+        content(both("better", "better", "better")),
+        content(both("better", "worse", "undecided"), number=1),
+    )
+    for each in then["verdicts"]:
+        each["evidence"] += " again"
+    _, sure, rest, together = overview.agreement([first, then])
+    assert sure[1:] == ["1", "1", "1", "100.0 %"]
+    assert rest[1:] == ["2", "1", "0", "0.0 %"] and together[1:] == ["3", "2", "1", "50.0 %"]
+    first["verdicts"][0]["correction"] = 0.01
+    assert overview.agreement([first, then])[1][1:] == ["0", "0", "0", "-"]
+    for spread, count in ((0.0, "1"), (None, "0")):  # seeds that do not differ, runs that all diverged
+        first["verdicts"][0]["spread"] = spread
+        assert overview.agreement([first, then])[1][1] == count

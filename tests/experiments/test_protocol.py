@@ -565,7 +565,7 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     overview.write_text(tables)
     assert pages.made_overview(folder, overview) == tables
     overview.write_text("<!-- end of Q -->")
-    with pytest.raises(SettingError, match="table is 'Q', but must be papers or claims"):
+    with pytest.raises(SettingError, match="table is 'Q', but must be papers or claims or agreement"):
         pages.made_overview(folder, overview)
     assert "Stated before the runs: 5 seeds" in page
     assert "**Under the protocol, version 2.**" in page

@@ -7,11 +7,10 @@ from test_protocol import ANALYSIS, EXPERIMENT
 
 from experiments.harness.declare import checks, discovery, protocol
 from experiments.harness.declare.search import climb
-from experiments.harness.judge import profiles, replication
+from experiments.harness.judge import replication
 from experiments.harness.report import kept_results, pages
 from experiments.harness.run import running
 from jafl.base.errors import SettingError
-from jafl.plots.canvas import COLORS
 from jafl.runs.directory.reader import read_json
 
 
@@ -137,28 +136,21 @@ def test_a_replication_runs_beside_the_first_results_and_is_set_beside_them(tmp_
     assert "1 primary" in summary, "a replication is no further claim"
     assert "## Time" in summary and "| nothing |" in summary
     assert "| nothing-replication1 |" not in summary, "what the first results took is told"
-    (picture,) = folder.glob("*.png")
-    assert f"]({picture.name})" in summary
+    assert "](pictures/profiles-None-desk-accuracy.png)" in summary
+    # The page's picture is drawn from what is kept, and that of results that are gone is removed.
+    drawn = {path.name: path.read_bytes() for path in (folder / "pictures").iterdir()}
+    assert {*drawn} == {"nothing.png", "profiles-None-desk-accuracy.png"}
+    assert "](pictures/nothing.png)" in (folder / "nothing.md").read_text(encoding="utf-8")
+    assert not read_json(folder / "data" / "nothing-replication1.json")["curves"]
+    (folder / "pictures" / "gone.png").write_bytes(b"")
+    (folder / "pictures" / "nothing.png").unlink()
+    pages.write(folder)
+    assert {path.name: path.read_bytes() for path in (folder / "pictures").iterdir()} == drawn
     # A second command adds to the time, and leaves the results as they are.
     before = read_json(there / "nothing-desk" / "clock.json")["seconds"]["results"]
     assert running.run_paper_experiment("nothing", **options) == 0
     assert read_json(there / "nothing-desk" / "clock.json")["seconds"]["results"] > before
     assert "as before" in kept_results.take_over(there, folder)[0]
-
-
-def test_the_picture_of_the_profiles_has_the_arms_with_the_most_worlds():
-    once = {f"once {number}": 5.0 for number in range(9)}
-    worlds = [
-        {"condition": "", "costs": {"a": 1.0, "b": 2.0, **once}},
-        {"condition": "", "costs": {"a": 3.0, "b": None}},
-    ]
-    (axis,) = profiles.draw(worlds, "a title").axes
-    lines = {line.get_label(): line for line in axis.get_lines()}
-    assert [*lines][:2] == ["a (2)", "b (2)"] and len(lines) == len(COLORS)
-    assert lines["a (2)"].get_ydata()[0] == 1.0
-    assert lines["b (2)"].get_ydata()[0] == 0.0 and lines["b (2)"].get_ydata()[-1] == 0.5
-    table = profiles.profile(worlds)
-    assert [row[0] for row in table[1:3]] == ["a", "b"] and len(table) == 12
 
 
 def test_of_several_experiments_those_that_cannot_run_do_not_end_the_others(tmp_path, monkeypatch):

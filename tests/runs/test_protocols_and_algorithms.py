@@ -71,6 +71,13 @@ RUNS = {
         "delay": "exponential(5)",
         "server_steps": 20,
     },
+    "all that are due": {
+        "algorithm": "aced",
+        "protocol": "drawn_staleness",
+        "protocol.reports": "due",
+        "delay": "exponential(5)",
+        "server_steps": 20,
+    },
     "rounds": {"algorithm": "fednova", "protocol.cohort_size": 4, "protocol.over_selection": 0.5, "server_steps": 5},
 }  # fmt: skip
 TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds")
@@ -185,6 +192,9 @@ def test_every_option_of_the_runs_shows_in_their_schedule(name, repeated):
     if name == "drawn staleness":
         assert sizes.tolist() == [12] + [1] * 19
         assert staleness.max() > 2
+    if name == "all that are due":
+        assert sizes[0] == 12 and len(set(sizes[1:])) > 2
+        assert np.all(schedule["arrival_time"] == schedule["step_time"][schedule["step"]])
     if name == "rounds":
         assert thrown_away == 5 * 2
 

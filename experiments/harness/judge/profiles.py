@@ -1,27 +1,46 @@
 """What each arm needs in each world of a paper, for performance profiles (Dolan and More 2002).
 
 A world is a condition of an experiment. An arm's cost there is the mean of the primary claim's measure: client trips,
-steps or time to a target as they are, and for an accuracy what it lacks to 1.
+steps or time to a target as they are, and for an accuracy what it lacks to 1. A profile compares costs of one kind,
+over worlds that all its arms share (``profiles``).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.harness.declare import protocol
 from experiments.harness.declare.declarations import Claim, PaperExperiment
 from experiments.harness.measures import FirstReach
 from experiments.harness.results import Runs
 from experiments.harness.statistics import performance_profile, restricted_mean
 from jafl.config import grid
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+World = Mapping[str, Any]  # a row of ``worlds``
 
 RATIOS = (1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
-LARGEST_DRAWN = 8.0
+# What costs are of, by the axis of a target.
+TO_TARGET = {
+    "client_trips": "trips to a target",
+    "server_step": "server steps to a target",
+    "time": "time to a target",
+}
+ACCURACY = "accuracy"
+AS_PUBLISHED = "(as published)"  # in the labels of arms with rates that were found for another world
+SHARED = 0.5  # of the first arm's worlds, at least, are those of a profile
+FEWEST = 2  # worlds of a profile
+
+
+def primary_claim(experiment: PaperExperiment, scale_name: str) -> Claim:
+    """The claim that an experiment's file states as the primary one at a scale that has an analysis."""
+    analysis = experiment.scales[scale_name].analysis
+    assert analysis is not None
+    return next(
+        claim
+        for claim in experiment.claims
+        if claim.sentence == analysis.primary and scale_name in claim.scales
+    )
 
 
 def worlds(experiment: PaperExperiment, scale_name: str, results: Any) -> list[dict[str, Any]]:
@@ -29,11 +48,9 @@ def worlds(experiment: PaperExperiment, scale_name: str, results: Any) -> list[d
 
     A cost is None where most runs of the arm never reached the target.
     """
-    analysis = experiment.scales[scale_name].analysis
-    if analysis is None or not isinstance(results, Runs):
+    if experiment.scales[scale_name].analysis is None or not isinstance(results, Runs):
         return []
-    claims = protocol.claims_at(experiment, scale_name)
-    (primary,) = (claim for claim in claims if claim.sentence == analysis.primary)
+    primary = primary_claim(experiment, scale_name)
     rows: dict[str, dict[str, Any]] = {}
     for group in results.groups:
         name = grid.folder(group.condition)
@@ -55,76 +72,93 @@ def _cost(claim: Claim, runs: Sequence[Any]) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def profile(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The table of the profiles of all arms, those with the most worlds first; empty without worlds.
+def kind(experiment: PaperExperiment, scale_name: str) -> str:
+    """What an experiment's costs are of: one of ``TO_TARGET``, ``ACCURACY``, or "" for anything else."""
+    claim = primary_claim(experiment, scale_name)
+    if isinstance(claim.measure, FirstReach):
+        return TO_TARGET[claim.measure.axis]
+    return "" if claim.lower_is_better else ACCURACY
+
+
+class Profile(NamedTuple):
+    """Arms that can be compared.
+
+    Attributes:
+      kind: what their costs are of.
+      arms: their labels, the one with the most worlds first.
+      worlds: those that all of them share.
+      out_of: how many worlds the first arm has.
+      left_out: how many arms do not take part: with them too few worlds would be left.
+    """
+
+    kind: str
+    arms: Sequence[str]
+    worlds: Sequence[World]
+    out_of: int
+    left_out: int
+
+    @property
+    def rule(self) -> str:
+        """A sentence on who takes part."""
+        others = f" {self.left_out} other {'arms are' if self.left_out > 1 else 'arm is'} left out."
+        return (
+            f"{self.kind.capitalize()}: {len(self.worlds)} worlds, of the {self.out_of} that {self.arms[0]} has; "
+            f"the arms that share them: {'; '.join(self.arms)}." + (others if self.left_out else "")
+        )
+
+
+RULE = (
+    "Performance profiles: the share of worlds (conditions of experiments) in which an arm's cost is within a factor "
+    "of the lowest. The cost is what the primary claim compares: trips, steps or time to the target, or what an "
+    "accuracy lacks to 1 (the final one, where the claim compares other things than two arms). Each profile is of "
+    "one of these, and of worlds that all its arms share. It begins with the arm that has the most worlds; the "
+    "others follow by the number of worlds that they share with it, and take part as long as at least "
+    f"{100 * SHARED:g} % of its worlds are left. Arms {AS_PUBLISHED}, whose rates were found for other worlds, do "
+    "not take part."
+)
+
+
+def profiles(rows_by_kind: Mapping[str, Sequence[World]]) -> list[Profile]:
+    """The profiles of a paper, one for each kind of cost: those with two arms and two worlds at least.
 
     Args:
-      rows: those of ``worlds`` of a paper's experiments. A world counts for the arms that it has.
+      rows_by_kind: {what costs are of: rows of ``worlds``}.
     """
-    labels = list(dict.fromkeys(label for row in rows for label in row["costs"]))
+    found = [_profile(name, rows) for name, rows in rows_by_kind.items() if name]
+    return [each for each in found if len(each.arms) > 1 and len(each.worlds) >= FEWEST]
+
+
+def _profile(name: str, rows: Sequence[World]) -> Profile:
+    """The arms that take part by ``RULE``, and the worlds that they share."""
+    labels = dict.fromkeys(label for row in rows for label in row["costs"] if AS_PUBLISHED not in label)
     if not labels:
-        return []
-    costs = {label: [_number(row["costs"], label) for row in rows] for label in labels}
-    shares = performance_profile(costs, RATIOS)
-    heading = ["arm", "worlds", *("lowest" if ratio == 1 else f"within {ratio:g}" for ratio in RATIOS)]
-    return [
-        heading,
-        *(
-            [
-                label,
-                f"{_taken_part(rows, label)} of {len(rows)}",
-                *(f"{share:.2f}" for share in shares[label]),
-            ]
-            for label in _ordered(rows, shares)
-        ),
-    ]
+        return Profile(name, [], [], 0, 0)
+    first = max(labels, key=lambda label: sum(label in row["costs"] for row in rows))
+    own = [row for row in rows if first in row["costs"]]
+    arms, shared = list[str](), own
+    for label in sorted(labels, key=lambda each: -sum(each in row["costs"] for row in own)):
+        common = [row for row in shared if label in row["costs"]]
+        if len(common) >= SHARED * len(own):
+            arms.append(label)
+            shared = common
+    return Profile(name, arms, shared, len(own), len(labels) - len(arms))
 
 
-def draw(rows: Sequence[Mapping[str, Any]], title: str) -> "Figure":
-    """A picture of the profiles: for each arm the share of its worlds in which its cost is within a ratio.
-
-    It has the arms that took part in the most worlds, as many as there are colours, and how many worlds these are.
-
-    Args:
-      rows: those of ``worlds`` of a paper's experiments; at least one.
-      title: of the picture.
-    """
-    from jafl.plots.canvas import COLORS, new_figure
-
-    labels = list(dict.fromkeys(label for row in rows for label in row["costs"]))
-    costs = {label: [_number(row["costs"], label) for row in rows] for label in labels}
-    ratios = np.geomspace(1, LARGEST_DRAWN, 400)
-    shares = performance_profile(costs, ratios.tolist())
-    figure, axes = new_figure(1, 1, 8, 4.5)
-    (axis,) = axes.flat
-    for label, color in zip(_ordered(rows, shares), COLORS, strict=False):
-        name = f"{label} ({_taken_part(rows, label)})"
-        axis.step(ratios, shares[label], where="post", label=name, color=color)
-    axis.set(xscale="log", xlim=(1, LARGEST_DRAWN), ylim=(-0.02, 1.02), title=title)
-    axis.set_xlabel("ratio to the lowest cost of the world")
-    axis.set_ylabel("share of worlds within the ratio")
-    axis.set_xticks(ticks := [*RATIOS, LARGEST_DRAWN], [f"{ratio:g}" for ratio in ticks])
-    axis.minorticks_off()
-    title_of_legend = "arm (its worlds)"
-    axis.legend(
-        fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, title=title_of_legend
-    )
-    return figure
+def shares(profile: Profile, ratios: Sequence[float] = RATIOS) -> dict[str, list[float]]:
+    """{label: for each ratio the share of worlds in which its cost is within it}, the lowest costs first."""
+    found = performance_profile(_costs(profile), ratios)
+    return dict(sorted(found.items(), key=lambda item: -float(np.mean(item[1]))))
 
 
-def _ordered(rows: Sequence[Mapping[str, Any]], shares: Mapping[str, Any]) -> list[str]:
-    """The arms with the most worlds first, and of those with as many the ones nearest to the lowest cost."""
-    return sorted(shares, key=lambda label: (-_taken_part(rows, label), -float(np.mean(shares[label]))))
+def table(profile: Profile) -> list[list[str]]:
+    """The shares of a profile as text, below their heading."""
+    heading = ["arm", *("lowest" if ratio == 1 else f"within {ratio:g}" for ratio in RATIOS)]
+    return [heading, *([label, *map("{:.2f}".format, own)] for label, own in shares(profile).items())]
 
 
-def _taken_part(rows: Sequence[Mapping[str, Any]], label: str) -> int:
-    """In how many worlds an arm took part."""
-    return sum(label in row["costs"] for row in rows)
-
-
-def _number(costs: Mapping[str, float | None], label: str) -> float:
-    """An arm's cost; infinity where it failed, NaN where it does not take part."""
-    if label not in costs:
-        return math.nan
-    cost = costs[label]
-    return math.inf if cost is None else cost
+def _costs(profile: Profile) -> dict[str, list[float]]:
+    """{label: its cost in each world}; infinity where it failed."""
+    return {
+        label: [math.inf if (cost := row["costs"][label]) is None else cost for row in profile.worlds]
+        for label in profile.arms
+    }

@@ -7,7 +7,7 @@ from experiments.harness.declare import discovery
 from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED
 from experiments.harness.declare.protocol import UNDER
 from experiments.harness.judge.verdicts import IDENTITY, by_holm
-from experiments.harness.report import report
+from experiments.harness.report import curves, report
 from experiments.harness.statistics import ALPHA
 
 Content = Mapping[str, Any]  # of a verdicts.json
@@ -26,6 +26,7 @@ class PrimaryClaim(NamedTuple):
       repeated: the verdict of each replication of the whole family, corrected likewise; a dash without one.
       expected: the verdict that the paper's sentence asks for.
       own: whether it is jafl's question, and no paper's.
+      unlearnt: the arms that it compares of which no run learnt: then its verdict speaks for nothing.
     """
 
     content: Content
@@ -36,6 +37,7 @@ class PrimaryClaim(NamedTuple):
     repeated: str
     expected: str
     own: bool
+    unlearnt: Sequence[str] = ()
 
 
 def families(contents: Iterable[Content]) -> dict[tuple[str, str], list[Content]]:
@@ -66,15 +68,16 @@ def repetitions(contents: Iterable[Content]) -> dict[tuple[str, str], list[list[
 
 
 def primary_claims(
-    family: Sequence[Content], repeated: Sequence[Sequence[Content]] = ()
+    family: Sequence[Content], repeated: Sequence[Sequence[Content]] = (), name: str | None = None
 ) -> list[PrimaryClaim]:
     """The primary claims of a family, their verdicts corrected for their number.
 
     Args:
       family: of ``families``.
       repeated: its replications, of ``repetitions``.
+      name: of the one experiment whose claim is wanted; None: all of them.
     """
-    primary = _primary(family)
+    primary = [case for case in _primary(family) if name in (None, case[0]["experiment"])]
     corrected = corrected_verdicts(family)
     again = [corrected_verdicts(each) for each in repeated]
     entries = []
@@ -97,7 +100,8 @@ def primary_claims(
         published = stated.published if stated else row["published"]
         then = ", ".join(each[name] for each in again) or "-"
         own = stated is not None and stated.own
-        entries.append(PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own))
+        entry = PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own)
+        entries.append(entry._replace(unlearnt=unlearnt(content, row)))
     return entries
 
 
@@ -165,7 +169,30 @@ def _number(count: int, one: str, several: str) -> str:
     return f"{count or 'no'} {one if count == 1 else several}"
 
 
-SCORES = ("as the paper says", "no difference", "contrary", "undecided", "our own")  # the fields of ``Score``
+def unlearnt(content: Content, row: Mapping[str, Any]) -> list[str]:
+    """The arms that a claim compares of which no run learnt.
+
+    Args:
+      content: the results of its experiment. Those without curves do not know, and have none.
+      row: of the claim's verdict. A claim with differences of its own names no arms, and has none.
+    """
+    nothing = curves.without_learning(content)
+    if not nothing:
+        return []
+    stated = report.stated_claim(discovery.load(content["experiment"]), content["scale"], row)
+    arms = [stated.better, stated.worse] if stated else []
+    return [label for label in arms if (row["condition"], label) in nothing]
+
+
+# The fields of ``Score``.
+SCORES = (
+    "as the paper says",
+    "no difference",
+    "contrary",
+    "undecided",
+    "an arm learnt nothing",
+    "our own",
+)
 
 
 class Score(NamedTuple):
@@ -176,6 +203,7 @@ class Score(NamedTuple):
       equal: the claim expects a difference, and the two are equivalent.
       contrary: decided, and otherwise.
       open: undecided.
+      unlearnt: whatever the verdict, no run of an arm learnt (``unlearnt``).
       own: jafl's own claims, which count in none of these.
     """
 
@@ -183,6 +211,7 @@ class Score(NamedTuple):
     equal: int = 0
     contrary: int = 0
     open: int = 0
+    unlearnt: int = 0
     own: int = 0
 
     def plus(self, other: "Score") -> "Score":
@@ -202,10 +231,15 @@ def score(content: Content, corrected: str | None = None) -> Score:
     for row in content["verdicts"]:
         verdict = corrected if corrected and row["primary"] else row["verdict"]
         stated = report.stated_claim(experiment, content["scale"], row)
-        if verdict != IDENTITY:
-            sum_so_far = sum_so_far.plus(
-                Score(own=1) if stated and stated.own else _score(verdict, row["expected"])
-            )
+        if verdict == IDENTITY:
+            continue
+        if stated and stated.own:
+            counted_as = Score(own=1)
+        elif unlearnt(content, row):
+            counted_as = Score(unlearnt=1)
+        else:
+            counted_as = _score(verdict, row["expected"])
+        sum_so_far = sum_so_far.plus(counted_as)
     return sum_so_far
 
 

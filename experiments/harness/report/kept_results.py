@@ -86,9 +86,10 @@ def take_over(
 
 
 def _as_text(content: Content) -> str:
-    """The content as JSON, a line for each verdict and table row. A replication's runs count nowhere: left out."""
+    """The content as JSON, a line for each row. A replication's runs count nowhere, nor are its curves: left out."""
     if content.get("replication"):
-        content = {**content, "verdicts": [{**row, "runs": []} for row in content["verdicts"]]}
+        verdicts = [{**row, "runs": []} for row in content["verdicts"]]
+        content = {**content, "verdicts": verdicts, "curves": []}
     lines = []
     for name, value in content.items():
         rows = ",\n  ".join(map(json.dumps, value)) if isinstance(value, list) and value else None

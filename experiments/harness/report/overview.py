@@ -1,13 +1,17 @@
 """The tables of experiments/README.md, which ``python -m experiments.harness.report.pages`` fills in.
 
 A table stands between two comments, ``<!-- claims -->`` and ``<!-- end of claims -->``. ``papers`` counts the claims
-of each paper by how they come out; ``claims`` has the primary claim of each figure.
+of each paper by how they come out; ``claims`` has the primary claim of each figure; ``agreement`` counts how many
+claims have the same verdict in two sets of seeds.
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments.harness.declare.protocol import UNDER
+from experiments.harness.judge import replication
 from experiments.harness.judge.verdicts import UNDECIDED
 from experiments.harness.report import report
 from experiments.harness.report.families import (
@@ -23,6 +27,7 @@ from experiments.harness.report.families import (
 from jafl.base.errors import require
 
 RESULTS = "../docs/results"  # from experiments/README.md
+SURE = 8.0  # standard errors from 0 in the first set: then the second can hardly decide otherwise
 
 
 def filled(text: str, contents: Sequence[Content]) -> str:
@@ -33,9 +38,9 @@ def filled(text: str, contents: Sequence[Content]) -> str:
       contents: of ``verdicts.json``, those of replications among them.
 
     Raises:
-      SettingError: for a table that is neither ``papers`` nor ``claims``.
+      SettingError: for a table that is none of ``papers``, ``claims`` and ``agreement``.
     """
-    known = {"papers": _papers, "claims": _claims}
+    known = {"papers": _papers, "claims": _claims, "agreement": agreement}
     for name in re.findall(r"<!-- end of (.+?) -->", text):
         require(name in known, "table", name, " or ".join(known))
         text = with_table(text, name, report.markdown(known[name](contents)))
@@ -64,6 +69,7 @@ def _claims(contents: Sequence[Content]) -> list[list[str]]:
             decided = row.content["standing"] == UNDER and row.verdict != UNDECIDED
             agrees = ("yes" if row.verdict == row.expected else "no") if decided else "-"
             name = f"{paper}, {_link(row.content)}" + (f", {scale} size" if scale != "desk" else "")
+            agrees = f"nothing: no run of {row.unlearnt[0]} learnt" if row.unlearnt else agrees
             agrees = "our question" if row.own else agrees
             table.append([name, row.claim, row.verdict, row.repeated, agrees, row.ours, row.published])
     return table
@@ -82,3 +88,34 @@ def _papers(contents: Sequence[Content]) -> list[list[str]]:
                 counts = [sum(column) for column in zip(*scores(own, family).values(), strict=True)]
                 table.append([paper, name, *map(str, counts)])
     return table
+
+
+def agreement(contents: Sequence[Content]) -> list[list[str]]:
+    """How many claims have the same verdict in two sets of seeds, near-certain ones apart; the heading first.
+
+    A claim is near certain if its first difference is more than ``SURE`` of its standard errors from 0.
+
+    Args:
+      contents: of ``verdicts.json``, those of replications among them.
+    """
+    cases = [(first, then) for _, first, then in replication.pairs(contents)]
+    sure = [case for case in cases if _distance(case[0]) > SURE]
+    rest = [case for case in cases if not _distance(case[0]) > SURE]
+    heading = ["claims", "judged twice", "decided twice", "of these the same verdict", "share"]
+    names = (f"near certain (t beyond {SURE:g} in the first set)", "all others", "together")
+    return [heading, *map(_agreement_row, names, (sure, rest, cases))]
+
+
+def _agreement_row(name: str, cases: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    both = [case for case in cases if UNDECIDED not in (case[0]["verdict"], case[1]["verdict"])]
+    same = sum(first["verdict"] == then["verdict"] for first, then in both)
+    share = f"{100 * same / len(both):.1f} %" if both else "-"
+    return [name, str(len(cases)), str(len(both)), str(same), share]
+
+
+def _distance(row: Mapping[str, Any]) -> float:
+    """How many standard errors a difference is from 0; NaN for runs that all diverged."""
+    if row["difference"] is None or row["spread"] is None:
+        return math.nan
+    error = row["spread"] * math.sqrt(1 / row["seeds"] + row["correction"])
+    return abs(row["difference"]) / error if error else math.inf if row["difference"] else 0.0

@@ -5,8 +5,8 @@
 
 Results are the ``verdicts.json`` of experiments, kept in docs/results/data, one file for each experiment, scale and
 replication. The pages follow from these files alone: a summary of all papers, with Holm's procedure over the primary
-claims of each, how far replications agree, the control, and how long all took; a page for each experiment; a picture
-of each paper's performance profiles; and the tables of experiments/README.md
+claims of each, how far replications agree, the control, and how long all took; a page for each experiment, with a
+picture; pictures of each paper's performance profiles; and the tables of experiments/README.md
 (``experiments.harness.report.overview``).
 """
 
@@ -19,11 +19,20 @@ from typing import Any
 
 from experiments.harness import times
 from experiments.harness.declare import discovery, search
-from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED
-from experiments.harness.declare.protocol import BEFORE, VERSION, Standing
+from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, PaperExperiment
+from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.harness.judge import profiles, replication
-from experiments.harness.report import kept_results, overview, report
-from experiments.harness.report.families import SCORES, Content, counted, families, page_name, scores
+from experiments.harness.report import kept_results, overview, pictures, report
+from experiments.harness.report.families import (
+    SCORES,
+    Content,
+    counted,
+    families,
+    page_name,
+    primary_claims,
+    repetitions,
+    scores,
+)
 from experiments.harness.report.kept_results import PAGES
 from experiments.harness.run import control
 from experiments.harness.statistics import ALPHA
@@ -32,7 +41,13 @@ from jafl.base.errors import SettingError, require
 OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
 # {name of a control, as of its folder in runs and of its file in docs/results: whether its grids are coarse}.
 CONTROLS = {"control": False, "control-coarse": True}
+PICTURES = "pictures"  # the folder of the pictures in that of the pages
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
+NEAR_CERTAIN = (
+    "A claim whose first difference lies far from 0 could hardly come out otherwise, so that it says little of how "
+    "far verdicts repeat: such claims are counted apart. Both sets have the same worlds and try the same grids of "
+    "settings: what these decide cannot show here."
+)
 MADE = "<!-- Made by python -m experiments.harness.report.pages; changes by hand are lost. -->"
 
 
@@ -62,31 +77,51 @@ def write(pages: pathlib.Path = PAGES) -> list[str]:
             old.unlink()
     for name, text in texts.items():
         (pages / name).write_text(text, encoding="utf-8")
-    _draw_profiles(pages)
+    _draw(pages)
     return list(texts)
 
 
-def _draw_profiles(pages: pathlib.Path) -> None:
-    """Draws the performance profiles of each paper and scale, and removes pictures of results that are gone."""
-    from jafl.plots.canvas import save
-
-    pictures = set()
-    for (paper, scale), family in families(kept_results.contents(pages)).items():
-        if worlds := _worlds(family):
-            pictures.add(path := pages / _picture(paper, scale))
-            save(profiles.draw(worlds, f"{paper}, {scale} size: {len(worlds)} worlds"), path)
-    for path in {*pages.glob("profiles-*.png")} - pictures:
+def _draw(pages: pathlib.Path) -> None:
+    """Draws all pictures, and removes those of results that are gone."""
+    contents, drawn = kept_results.contents(pages), set[pathlib.Path]()
+    (pages / PICTURES).mkdir(exist_ok=True)
+    for content in contents:
+        if _has_picture(content):
+            drawn.add(path := pages / _picture(content))
+            pictures.save(pictures.draw(discovery.load(content["experiment"]), content), path)
+    for (paper, scale), family in families(contents).items():
+        for profile in _profiles(family):
+            drawn.add(path := pages / _picture_of_profile(paper, scale, profile.kind))
+            title = f"{paper}, {scale} size: {profile.kind}, {len(profile.worlds)} worlds"
+            pictures.save(pictures.draw_profile(profile, title), path)
+    for path in {*(pages / PICTURES).glob("*.png"), *pages.glob("profiles-*.png")} - drawn:
         path.unlink()
 
 
-def _worlds(family: Sequence[Content]) -> list[Mapping[str, Any]]:
-    """The worlds of one paper's experiments in which more than one arm took part."""
-    return [world for content in family for world in content["worlds"] if len(world["costs"]) > 1]
+def _has_picture(content: Content) -> bool:
+    """Whether an experiment has a picture: it trains, and its results have curves."""
+    return bool(content.get("curves")) and not content.get("replication")
 
 
-def _picture(paper: str, scale: str) -> str:
-    """The name of the picture of a paper's performance profiles."""
-    return f"profiles-{paper.replace('/', '_').replace(' ', '_')}-{scale}.png"
+def _picture(content: Content) -> str:
+    """The path of an experiment's picture from its page."""
+    return f"{PICTURES}/{page_name(content)}.png"
+
+
+def _profiles(family: Sequence[Content]) -> list[profiles.Profile]:
+    """The performance profiles of one paper's experiments, of the worlds with more than one arm."""
+    rows = dict[str, list[Mapping[str, Any]]]()
+    for content in family:
+        if content["worlds"]:
+            kind = profiles.kind(discovery.load(content["experiment"]), content["scale"])
+            rows.setdefault(kind, []).extend(world for world in content["worlds"] if len(world["costs"]) > 1)
+    return profiles.profiles(rows)
+
+
+def _picture_of_profile(paper: str, scale: str, kind: str) -> str:
+    """The path of the picture of a paper's performance profile from the summary."""
+    name = f"profiles-{paper}-{scale}-{kind}".replace("/", "_").replace(" ", "_")
+    return f"{PICTURES}/{name}.png"
 
 
 def summary(
@@ -107,16 +142,20 @@ def summary(
         f"What the experiments say of the papers' claims, by [the protocol](../protocol.md), version {VERSION}: a "
         "page for each experiment, with all its claims. [The summary](../../experiments/README.md) has the primary "
         "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
-        "difference, where the paper has one and the two are equivalent; contrary; undecided. Verdicts on primary "
-        "claims are corrected for their number within the paper, by Holm's procedure; all others stand by "
-        "themselves. Claims of our own, which no paper makes, are counted separately.",
+        "difference, where the paper has one and the two are equivalent; contrary; undecided; an arm learnt nothing, "
+        "whatever the verdict, where none of its runs ended five points above untrained models (results without "
+        "curves do not know it). Verdicts on primary claims are corrected for their number within the paper, by "
+        "Holm's procedure; all others stand by themselves. Claims of our own, which no paper makes, are counted "
+        "separately.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
     agreement_tables = replication.agreement(contents)
     if agreement_tables.sentences:
         tables = report.markdown(agreement_tables.groups), report.markdown(agreement_tables.verdicts)
-        parts += ["## Two sets of seeds and splits", *agreement_tables.sentences, *tables]
+        counts = report.markdown(overview.agreement(contents))
+        parts += ["## Two sets of seeds and splits", agreement_tables.sentences[0], NEAR_CERTAIN, counts]
+        parts += [*agreement_tables.sentences[1:], *tables]
     if agreement_tables.differing:
         heading = ["experiment", "claim", "under", "first verdict", "then"]
         rows = [
@@ -221,14 +260,14 @@ def _family(family: Sequence[Content]) -> list[str]:
         row = map(str, counts[name]) if name in counts else [content["standing"], *["-"] * (len(SCORES) - 1)]
         table.append([link, discovery.load(name).title, *row])
     parts = [report.markdown(table), counted(family)]
-    if profile := profiles.profile(_worlds(family)):
-        picture = _picture(family[0]["paper"], family[0]["scale"])
+    if found := _profiles(family):
+        parts.append(profiles.RULE)
+    for profile in found:
+        picture = _picture_of_profile(family[0]["paper"], family[0]["scale"], profile.kind)
         parts += [
-            "Performance profiles: the share of the worlds (conditions of experiments) in which an arm's cost is "
-            "within a factor of the lowest. The cost is what the primary claim compares: trips, steps or time to the "
-            "target, or what an accuracy lacks to 1. The picture has the arms with the most worlds.",
-            report.markdown(profile),
-            f"![Performance profiles of {family[0]['paper']}]({picture})",
+            report.markdown(profiles.table(profile)),
+            f"![Performance profiles of {family[0]['paper']}, {profile.kind}]({picture})",
+            profile.rule,
         ]
     return parts
 
@@ -253,6 +292,10 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 f"# {content['paper']}, {content['figure']} ({content['scale']} size)",
                 f"{experiment.title[0].upper()}{experiment.title[1:]}. Experiment: `{content['experiment']}`. "
                 "Back to [all results](README.md).",
+                *_pictured(experiment, content),
+                *_published(experiment),
+                *_claimed(content, contents),
+                *_why_it_differs(content),
                 report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
@@ -260,8 +303,6 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
                 "## Measured",
                 report.markdown(report.in_words(content["table"], experiment)),
-                "## Published",
-                *report.published(experiment.published),
                 *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
                 "## How",
                 content["tuning"] if experiment.measure is None else "Nothing is searched for.",
@@ -271,6 +312,46 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
         )
         + "\n"
     )
+
+
+def _pictured(experiment: PaperExperiment, content: Content) -> list[str]:
+    """The picture of an experiment's results and its caption; none for results without curves."""
+    if not _has_picture(content):
+        return []
+    alternative = f"What was measured: {content['paper']}, {content['figure']}"
+    return [f"![{alternative}]({_picture(content)})", pictures.caption(experiment, content)]
+
+
+def _published(experiment: PaperExperiment) -> list[str]:
+    """What the paper has."""
+    return ["**Published.**", *report.published(experiment.published)]
+
+
+def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
+    """The primary claim in a sentence, and the verdict on it."""
+    key, together = (content["paper"], content["scale"]), contents or [content]
+    family, again = families(together)[key], repetitions(together)[key]
+    number = sum(each["standing"] == UNDER for each in family)
+    rows, sentences = [row for row in content["verdicts"] if row["primary"]], list[str]()
+    for row, entry in zip(rows, primary_claims(family, again, content["experiment"]), strict=True):
+        paper = "" if entry.published == "-" else f"; in the paper: {entry.published}"
+        parts = [f"**Verdict: {entry.verdict}**, expected: {entry.expected}."]
+        parts.append(f"Difference (95 % interval): {entry.ours}{paper}.")
+        if content["standing"] == UNDER and row["verdict"] != entry.verdict:
+            parts.append(
+                f"By itself it is {row['verdict']}; corrected for the paper's {number} primary claims not."
+            )
+        if entry.repeated != "-":
+            parts.append(f"Repeated with other seeds, splits and searches: {entry.repeated}.")
+        parts += [f"No run of {label} learnt, so that this says nothing." for label in entry.unlearnt]
+        sentences += [f"**{'Our question' if entry.own else 'The claim'}:** {entry.claim}.", " ".join(parts)]
+    return sentences
+
+
+def _why_it_differs(content: Content) -> list[str]:
+    """The table of why the verdict is not the paper's, where the results have one: rows {column: value}."""
+    rows = content.get("why_it_differs")
+    return ["**Why it differs.**", report.markdown(report.measured_rows(rows))] if rows else []
 
 
 def _made_with(content: Content) -> list[str]:

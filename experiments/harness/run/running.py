@@ -16,7 +16,7 @@ from experiments.harness.declare import discovery, division, protocol, search
 from experiments.harness.declare.declarations import Context, PaperExperiment, Scale
 from experiments.harness.judge import profiles, replication, verdicts
 from experiments.harness.measures import failed
-from experiments.harness.report import report
+from experiments.harness.report import curves, report
 from experiments.harness.results import BETWEEN, Runs
 from experiments.harness.run import explanations, sweeps
 from experiments.harness.run.sweeps import Sweep, adapted, typed_budget
@@ -524,6 +524,7 @@ def _write(
         "verdicts": rows,
         "why_it_differs": why,
         "worlds": profiles.worlds(experiment, job.scale_name, results),
+        "curves": curves.record(experiment, job.scale_name, results),
         "table": [list(line) for line in table],
         "tuning": tuning,
     }
