@@ -61,11 +61,16 @@ def under(
     Each takes the place of what comes before: ``settings``, the condition, the arm's own, the overrides in their
     order, ``last``.
     """
+    # By label first: a search has an arm for each trial, and overrides for each arm.
+    by_label: dict[str, list[Override]] = {label: [] for label in arms}
+    for override in overrides:
+        for own_list in by_label.values() if override.label is None else [by_label.get(override.label, [])]:
+            own_list.append(override)
     return {
         label: settings.changed(
             condition,
             own,
-            *(override.settings for override in overrides if override.holds(condition, label)),
+            *(override.settings for override in by_label[label] if override.holds(condition, label)),
             last or {},
         )
         for label, own in arms.items()

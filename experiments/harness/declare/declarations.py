@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.harness.measures import Measure, final, final_accuracy, spread
-from jafl.base.errors import require
+from jafl.base.errors import is_number, require
 from jafl.config.arms import Arms, Override
 from jafl.config.settings import Settings
 
@@ -34,6 +34,10 @@ class Rate:
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        fits = is_number(self.low) and is_number(self.high) and 0 < self.low < self.high < math.inf
+        require(fits, "a Rate", (self.low, self.high), "two numbers above 0, the lower one first")
 
 
 def coarse_points(rate: Rate, factor: float, shift: float) -> list[float]:

@@ -10,8 +10,9 @@ control can fail: with seeds as the units, so that the variance of the search is
 0.7 of theirs. A third way needs runs of its own, ``--coarse``: grids of factor 3.3, and the best trial wins.
 
 Runs lie in runs/control/NAME, and what came out in runs/control/control.json, or below the folder of --output_dir;
-``python -m experiments.harness.report.pages`` takes runs/control/control.json over. --client_trips=N or
---server_steps=N shortens all runs. The same command goes on where it was stopped, also with more repetitions.
+``python -m experiments.harness.report.pages`` takes it over from runs/control, and that of coarse grids from
+runs/control-coarse. --client_trips=N or --server_steps=N shortens all runs. The same command goes on where it was
+stopped, also with more repetitions.
 """
 
 import dataclasses

@@ -220,6 +220,7 @@ def totals(sweep: Sweep, rows: Sequence[Planned]) -> list[str]:
         f"{sweep.part.capitalize()}: {sums['runs']:,} runs, {sums['trips']:,} client trips, "
         f"{sums['steps']:,} server steps.",
         f"Seeds: {sweep.settings.seed}. Settings of all arms that are no defaults: {common or 'none'}.",
+        *(["More, where a range of rates has to grow."] if sweep.part == "search" else []),
         *_refused(rows),
     ]
     if sums["refused"] == sums["runs"]:

@@ -284,10 +284,12 @@ def _measure(job: _Job) -> None:
     _write(job, rows, report.measured_rows(rows), "No training.", job.scale.seeds)
 
 
-def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
+def _train(job: _Job, tune: bool, options: Mapping[str, Any], *, explain: bool = True) -> bool:
     """Searches on request, trains all runs, and writes the results; False if interrupted.
 
-    options: of ``run_sweep``.
+    Args:
+      options: of ``run_sweep``.
+      explain: whether runs may follow that tell why a verdict differs from the paper's.
     """
     tuned = None
     arguments = job.scale, job.settings, job.budget
@@ -310,7 +312,16 @@ def _train(job: _Job, tune: bool, options: Mapping[str, Any]) -> bool:
     )
     how = "\n\n".join(filter(None, (report.tuning(job.scale, tuned), report.worlds(job.scale, runs))))
     table = report.measured(job.experiment, runs)
-    return _write(job, runs, table, how, seeds, corrections=corrections, tuned_here=tune, options=options)
+    return _write(
+        job,
+        runs,
+        table,
+        how,
+        seeds,
+        corrections=corrections,
+        tuned_here=tune,
+        options=options if explain else None,
+    )
 
 
 def train(
@@ -338,7 +349,7 @@ def train(
     how = {"progress": False, "processes": default_processes(), "part": None, "pictures": "none", **options}
     shown = Options(pictures="none", show=lambda line: None)
     job = _Job(experiment, scale_name, 0, size, settings, typed_budget(budget), folder, shown, budget, {})
-    if not _train(job, True, how):
+    if not _train(job, True, how, explain=False):
         raise SettingError(f"The runs of {folder} are not over. The same command goes on with them.")
     row: dict[str, Any] = read_json(folder / "verdicts.json")["verdicts"][0]
     return row

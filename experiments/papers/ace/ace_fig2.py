@@ -149,9 +149,9 @@ LOWEST_FACTOR, HIGHEST_FACTOR = 0.02, 1.95  # six coarse values
 ONE_TRIP = 0.25  # of these factors, for rules that step at each trip, with all clients under way
 
 
-def factor_range(steps: int, share: float = 1.0) -> Rate:
+def factor_range(steps: int, share: float = 1.0, clients: int = CLIENTS) -> Rate:
     """The rates whose factors c are a share of those from 0.02 to 2, in a run of so many server steps."""
-    low = published_rate(CLIENTS, steps, share * LOWEST_FACTOR)
+    low = published_rate(clients, steps, share * LOWEST_FACTOR)
     return Rate(low, low * HIGHEST_FACTOR / LOWEST_FACTOR)
 
 

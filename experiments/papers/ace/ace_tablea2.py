@@ -177,10 +177,10 @@ def _claims() -> list[Claim]:
 def _desk_rates(label: str) -> Rate:
     """The rates that are tried for an arm: smaller ones for rules that step for each trip."""
     if label in SINGLE:
-        return factor_range(STEPS, share=1.0)
+        return factor_range(STEPS, share=1.0, clients=CLIENTS)
     if label in map(more_trips, SINGLE):
-        return factor_range(TRIPS, share=1.0)
-    return factor_range(STEPS, share=5.0)
+        return factor_range(TRIPS, share=1.0, clients=CLIENTS)
+    return factor_range(STEPS, share=5.0, clients=CLIENTS)
 
 
 # Runs without --tune have these rates until a search has found others: those of an earlier search for most skews.
@@ -222,7 +222,7 @@ EXPERIMENT = PaperExperiment(
             arms=DESK_ARMS,
             conditions={"partition.alpha": list(ALPHAS)},
             search=Search(
-                space={"server_learning_rate": factor_range(STEPS, share=5.0)},
+                space={"server_learning_rate": factor_range(STEPS, share=5.0, clients=CLIENTS)},
                 spaces={label: {"server_learning_rate": _desk_rates(label)} for label in DESK_ARMS},
                 seeds=tuple(range(420, 425)),
                 per_condition=False,

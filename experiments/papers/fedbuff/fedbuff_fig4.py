@@ -168,6 +168,7 @@ def published_settings(arms: Mapping[str, Any]) -> list[Override]:
 
 def paper_scale(arms: Mapping[str, Mapping[str, Any]], **fields: Any) -> Scale:
     """Paper size: Sent140 with all its accounts, and table 3's settings."""
+    arms = {label: arm for label, arm in arms.items() if not label.endswith(CONSTANT)}
     published = {
         label: {**arm, **AS_PUBLISHED} if arm["algorithm"] == "fedbuff" else arm
         for label, arm in arms.items()

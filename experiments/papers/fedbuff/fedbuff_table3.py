@@ -68,7 +68,9 @@ FOUND = {
     },
 }
 TUNED: dict[str, dict[str, dict[str, float]]] = {
-    f"privacy.epsilon={epsilon}": {arm: dict(zip(SPACE, values, strict=True)) for arm, values in arms.items()}
+    f"privacy.epsilon={epsilon}": {
+        arm: dict(zip(SPACE, arms[arm.removesuffix(fig4.CONSTANT)], strict=True)) for arm in ARMS
+    }
     for epsilon, arms in FOUND.items()
 }
 
