@@ -56,6 +56,7 @@ KINDS = (
     "fedasync",
     "fedavg, over-selection",
     "fedavgm, Poisson cohorts",
+    "step scale, server momentum",
     "local steps on minibatches",
     "local epochs, LR-Norm",
     "full batches, several steps",

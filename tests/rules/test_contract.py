@@ -369,6 +369,47 @@ def test_a_skipped_step_counts_but_moves_nothing():
     assert not np.array_equal(always.params["dense"]["kernel"], never.params["dense"]["kernel"])
 
 
+def test_a_scaled_step_moves_the_optimizer_and_a_skipped_one_does_not():
+    """The type decides: 0.0 scales the step to nothing, and momentum has seen its direction; False skips it."""
+
+    def every_second(other: Any) -> jafl.Rule:
+        plain = rules.fedavg().build()
+        return plain._replace(
+            init=lambda params, num_clients: jnp.int32(0),
+            begin=lambda state, params: (state, plain.begin((), params)),
+            fold=lambda buffer, arrival: ((buffer[0], plain.fold(buffer[1], arrival)[0]), {}),
+            finish=lambda buffer, params: (
+                *plain.finish(buffer[1], params)[:1],
+                buffer[0] + 1,
+                {},
+                jnp.where(buffer[0] % 2 == 0, type(other)(1), other),
+            ),
+            additive=False,
+        )
+
+    momentum = jafl.specify(optax.sgd, learning_rate=1.0, momentum=0.9)
+    skipped, scaled, halved = (
+        small_run(every_second(other), 3, server_optimizer=momentum) for other in (False, 0.0, 0.5)
+    )
+    assert [each.step_reports["applied"].tolist() for each in (skipped, scaled, halved)] == [
+        [1.0, 0.0] * 12,
+        [1.0, 0.0] * 12,
+        [1.0, 0.5] * 12,
+    ]
+    kernels = [each.params["dense"]["kernel"] for each in (skipped, scaled, halved)]
+    assert min(np.abs(kernels[a] - kernels[b]).max() for a, b in ((0, 1), (0, 2), (1, 2))) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "scale, parts", [(1.5, "is 1.5, but must be from 0 to 1"), (np.ones(2), "a single number")]
+)
+def test_a_scale_that_is_none_is_refused(scale: Any, parts: str):
+    plain = rules.fedavg().build()
+    rule = plain._replace(finish=lambda buffer, params: (*plain.finish(buffer, params)[:3], scale))
+    with pytest.raises(jafl.SettingError, match=parts):
+        small_run(rule, 3)
+
+
 def test_a_rule_from_a_notebook_needs_no_library_file():
     """A factory as a user would type it, with columns from the schedule."""
 
