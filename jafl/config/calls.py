@@ -104,6 +104,7 @@ def _server_optimizers() -> Grammar:
             "reddi_adam": server_optimizers.fedadam,
             "reddi_adagrad": server_optimizers.fedadagrad,
             "reddi_yogi": server_optimizers.fedyogi,
+            "fedamsgrad": server_optimizers.fedamsgrad,
         },
     )
 

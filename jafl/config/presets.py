@@ -58,6 +58,7 @@ for _name, _rates in {"adagrad": (1.0, 0.3), "adam": (0.1, 0.03), "yogi": (0.3, 
         "server_learning_rate": _rates[1],
     }
 
+PRESETS["fadas"] = {"server_optimizer": "fedamsgrad", "learning_rate": 0.1, "server_learning_rate": 0.03}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 for _name, _rate in {
     "ace": 0.01,

@@ -62,6 +62,7 @@ from jafl.rules.asgd import asgd as asgd
 from jafl.rules.ca2fl import ca2fl as ca2fl
 from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive_asgd
 from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
+from jafl.rules.fadas import fadas as fadas
 from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff

@@ -1,8 +1,9 @@
-"""Adaptive server optimizers in the form of Reddi et al. (ICLR 2021, algorithm 2), as optax transformations.
+"""Server optimizers as papers define them, as optax transformations; optax's own serve just as well.
 
-They differ from optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments
-that start at epsilon squared. optax's own optimizers work as server optimizers just as well. In each the step is
-w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they differ in the second moment v.
+``fedadagrad``, ``fedadam`` and ``fedyogi`` are those of Reddi et al. (ICLR 2021, algorithm 2). They differ from
+optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments that start at
+epsilon squared. In each the step is w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they
+differ in the second moment v. ``fedamsgrad`` is FADAS's.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jafl.base.errors import choose
 from jafl.records import Gradients
 
 
@@ -70,6 +72,63 @@ def fedyogi(
     return _reddi(learning_rate, b1, epsilon, lambda v, square: v - (1 - b2) * square * jnp.sign(v - square))
 
 
+class AMSGradState(NamedTuple):
+    """Steps so far, [] int32; first and second moments and the largest second moments, [*P] each."""
+
+    steps: jax.Array
+    first: Gradients
+    second: Gradients
+    largest: Gradients
+
+
+def fedamsgrad(
+    learning_rate: float, b1: float = 0.9, b2: float = 0.99, epsilon: float = 1e-8, form: str = "paper"
+) -> optax.GradientTransformation:
+    """FADAS's AMSGrad: the step is divided by the root of the largest second moment so far.
+
+    w <- w - learning_rate m / (sqrt(v^) + epsilon) with m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g^2 and
+    v^ <- max(v^, v), all 0 at first (Wang, Wang, Lu and Chen, ICML 2024, algorithm 1; with a synchronous cohort it is
+    FedAMSGrad). ``optax.amsgrad`` is another algorithm: it corrects the bias of v before it takes the maximum, so
+    that its first steps, which are corrected most, stay the largest for long.
+
+    Args:
+      learning_rate: of the server.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      epsilon: added to the root, above 0.
+      form: "paper": no bias correction; "release": that of the authors' code, m / (1 - b1^t) and
+        sqrt(v^) / sqrt(1 - b2^t) at step t from 1, after the maximum; "optax": v / (1 - b2^t) before it.
+
+    Returns:
+      The optimizer; see ``fedadagrad``.
+
+    Raises:
+      SettingError: for an unknown form.
+    """
+    corrected, before = choose(
+        "form", form, {"paper": (False, False), "release": (True, False), "optax": (True, True)}
+    )
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AMSGradState(jnp.int32(0), zeros, zeros, zeros)
+
+    def update(gradient, state, params=None):
+        steps = state.steps + 1
+        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, gradient)
+        second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.second, gradient)
+        of_first, of_second = ((1 - b**steps if corrected else 1) for b in (b1, b2))
+        inside, outside = (of_second, 1) if before else (1, of_second)
+        largest = jax.tree.map(lambda h, v: jnp.maximum(h, v / inside).astype(h.dtype), state.largest, second)
+
+        def change(m, h):
+            return (-learning_rate * (m / of_first) / (jnp.sqrt(h / outside) + epsilon)).astype(h.dtype)
+
+        return jax.tree.map(change, first, largest), AMSGradState(steps, first, second, largest)
+
+    return optax.GradientTransformation(init, update)
+
+
 def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransformation:
     """The optimizer whose second moment follows v <- second_moment(v, g^2)."""
 
@@ -89,6 +148,7 @@ def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransform
 __all__ = [
     "fedadagrad",
     "fedadam",
+    "fedamsgrad",
     "fedyogi",
 ]
 __dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

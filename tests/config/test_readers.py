@@ -521,6 +521,7 @@ OTHER_ARGUMENTS = {
         "delay_adaptive_asgd": {"delay_form": "drop", "threshold": 3, "smoothness": 2},
         "exponential_weighting": {"base": 0.7},
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
+        "fadas": {"delay_form": "release", "threshold": 3},
         "gsgm": {"momentum": 0.3},
         "wkafl": {
             **{"momentum": 0.2, "cosine_weight": 5, "smallest_cosine": 0.2, "clip_norm": 50},
@@ -551,6 +552,7 @@ OTHER_ARGUMENTS = {
         "reddi_adam": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
         "reddi_adagrad": {"learning_rate": 0.7, "b1": 0.5, "epsilon": 0.1},
         "reddi_yogi": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
+        "fedamsgrad": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1, "form": "optax"},
     },
     "model": {
         "softmax": {},

@@ -3,7 +3,7 @@
 Each rule is written down the way its paper says it, without regard to cost: sums over all clients are made
 anew at every step, and whatever a rule must remember is kept whole. It shares no code with the library it
 judges. How to read it, from top to bottom: vectors; weights by staleness (FedStaleWeight); rules that apply
-one gradient per step; rules with a gradient or an update stored per client (ACE, ACED, CA²FL); rules on the K
+one gradient per step; FADAS; rules with a gradient or an update stored per client (ACE, ACED, CA²FL); rules on the K
 gradients of a step (TWAFL, SASGD, GSGM, WKAFL); Zeno++; FedNova; server optimizers.
 
 Sources:
@@ -21,6 +21,7 @@ Sources:
 - Zeno++: Xie et al., "Zeno++: Robust Fully Asynchronous SGD", 2020.
 - FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
   Optimization", 2020.
+- FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -284,6 +285,75 @@ class DelayAdaptiveASGD(ReportingRule):
         if self.form == "drop" and factor == 0.0:
             return None
         return scale(factor, gradient_of(trip, self.client_learning_rate))
+
+
+# --------------------------------------------------------------------------------------------------
+# FADAS: a step of the server that is smaller where the buffer is late.
+# --------------------------------------------------------------------------------------------------
+
+
+class FADAS(ReportingRule):
+    """FADAS algorithm 1: (1/K) sum D_i goes into the server's AMSGrad, which steps with eta_t.
+
+    With tau_max the largest tau of the step's trips, eta_t = eta if tau_max <= tau_c. Otherwise
+
+    - form "paper": eta_t = min(eta, 1 / tau_max), which needs eta;
+    - form "release": eta_t = eta / tau_max.
+
+    Reports: factor, eta_t / eta.
+    """
+
+    def __init__(self, form: str, threshold: int, server_learning_rate: float | None = None):
+        if form not in ("paper", "release"):
+            raise ValueError(f"form must be 'paper' or 'release', not {form!r}")
+        self.form = form
+        self.threshold = threshold
+        self.server_learning_rate = server_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        late = max(trip.staleness for trip in trips)
+        self.step_scale = 1.0
+        if late > self.threshold:
+            rate = self.server_learning_rate
+            self.step_scale = 1.0 / late if self.form == "release" else min(rate, 1.0 / late) / rate
+        self.reports.append({"factor": self.step_scale})
+        return scale(-1.0, mean_of([trip.update for trip in trips]))
+
+
+class AMSGrad:
+    """The server optimizer of FADAS, in three forms.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g². With t counting from 1,
+
+    - "paper" (algorithm 1): v^ <- max(v^, v); w <- w - eta m / (sqrt(v^) + epsilon);
+    - "release" (the authors' code): the same v^; m' = m / (1 - b1^t); w <- w - eta m' / (sqrt(v^) / sqrt(1 - b2^t) +
+      epsilon);
+    - "optax": v^ <- max(v^, v / (1 - b2^t)); w <- w - eta m' / (sqrt(v^) + epsilon).
+    """
+
+    def __init__(self, learning_rate, form="paper", b1=0.9, b2=0.99, epsilon=1e-8):
+        self.learning_rate, self.form = learning_rate, form
+        self.b1, self.b2, self.epsilon = b1, b2, epsilon
+
+    def begin(self, params):
+        self.t = 0
+        self.m = self.v = self.largest = zeros_like(params)
+
+    def apply(self, params, gradient):
+        self.t += 1
+        self.m = add(scale(self.b1, self.m), scale(1 - self.b1, gradient))
+        self.v = add(scale(self.b2, self.v), scale(1 - self.b2, tree_map(np.square, gradient)))
+        missing = 1 - self.b2**self.t
+        compared = scale(1 / missing, self.v) if self.form == "optax" else self.v
+        self.largest = tree_map(np.maximum, self.largest, compared)
+        root = tree_map(np.sqrt, self.largest)
+        m = self.m
+        if self.form != "paper":
+            m = scale(1 / (1 - self.b1**self.t), m)
+        if self.form == "release":
+            root = scale(1 / math.sqrt(missing), root)
+        direction = tree_map(lambda m, r: m / (r + self.epsilon), m, root)
+        return subtract(params, scale(self.learning_rate, direction))
 
 
 # --------------------------------------------------------------------------------------------------

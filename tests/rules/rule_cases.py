@@ -11,6 +11,7 @@ from against_reference import Case, make_federation
 
 import jafl
 from jafl import delays, rules
+from jafl.rules import server_optimizers
 
 
 def server(rate: float) -> tuple:
@@ -92,6 +93,19 @@ def in_bfloat16(tree):
     return ref.tree_map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16).astype(np.float64), tree)
 
 
+def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
+    """In one of the forms of its AMSGrad, "sgd" for a server with momentum in its place; delays count from 2."""
+    amsgrad = jafl.specify(server_optimizers.fedamsgrad, learning_rate=rate, epsilon=1e-3, form=form)
+    momentum = jafl.specify(optax.sgd, learning_rate=rate, momentum=0.5), ref.SGD(rate, 0.5)
+    return Case(
+        "",
+        rules.fadas(delay_form, 2, server_learning_rate=rate),
+        lambda: papers.FADAS(delay_form, 2, rate) if delay_form != "none" else ref.FedAvg(),
+        momentum if form == "sgd" else (amsgrad, papers.AMSGrad(rate, form, epsilon=1e-3)),
+        buffer_size=3,
+    )
+
+
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -136,6 +150,11 @@ RULES = {
         lambda: papers.DelayAdaptiveASGD(1.0, 6, "bound", 0.3, 0.3),
         buffer_size=1,
     ),
+    "fadas": fadas("paper"),
+    "fadas, release": fadas("release", "release"),
+    "fadas, as optax has it": fadas("release", "optax"),
+    "fadas, no delay": fadas("none"),
+    "fadas, momentum": fadas("release", "sgd"),
     "sasgd": on_gradients(rules.sasgd(), lambda: papers.SASGD(1.0)),
     "twafl": on_gradients(rules.twafl(), lambda: papers.TWAFL(1.0)),
     "sasgd, after the step": on_gradients(rules.sasgd(), lambda: papers.SASGD(1.0), restart="after_step"),

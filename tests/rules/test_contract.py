@@ -41,6 +41,9 @@ ROWS = {
         1,
     ),
     "exponential_weighting": Row(rules.exponential_weighting(0.5), rules.exponential_weighting(1.5), 4),
+    "fadas": Row(
+        rules.fadas("paper", server_learning_rate=1.0), rules.fadas("paper", server_learning_rate=2.0), 4
+    ),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),

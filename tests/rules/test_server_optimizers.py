@@ -2,9 +2,12 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+import reference_rules as papers
 from quick_compilation import quick_compilation  # noqa: F401
 
+import jafl
 from jafl.rules import server_optimizers
 
 SECOND_MOMENTS = {
@@ -35,3 +38,30 @@ def test_three_steps(name, given):
         second = SECOND_MOMENTS[name](second, gradient**2, b2)
         expected = -0.3 * first / (np.sqrt(second) + tau)
         np.testing.assert_allclose([*step["w"], step["b"]], expected, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("form", ["paper", "release", "optax"])
+def test_forms_of_amsgrad(form):
+    """Forty gradients that shrink, so that the maximum counts: each form as written out, one of them optax's."""
+    numbers = {"b1": 0.8, "b2": 0.9, "epsilon": 1e-3}
+    random, mine = np.random.default_rng(0), server_optimizers.fedamsgrad(0.1, form=form, **numbers)
+    theirs, params = papers.AMSGrad(0.1, form, **numbers), {"w": np.zeros(4)}
+    own = optax.amsgrad(0.1, 0.8, 0.9, eps=1e-3)
+    theirs.begin(params)
+    state, own_state, total, of_optax = mine.init(params), own.init(params), np.zeros(4), np.zeros(4)
+    for step in range(40):
+        gradient = {"w": random.normal(size=4) / (1 + step)}
+        change, state = mine.update(gradient, state)
+        total, params = total + change["w"], theirs.apply(params, gradient)
+        change, own_state = own.update(gradient, own_state)
+        of_optax = of_optax + change["w"]
+    np.testing.assert_allclose(total, params["w"], rtol=1e-12)
+    assert np.allclose(total, of_optax, rtol=1e-12) == (form == "optax")
+    if form != "optax":
+        assert np.abs(total - of_optax).max() > 0.05
+
+
+def test_an_unknown_form_of_amsgrad_is_refused():
+    with pytest.raises(jafl.SettingError, match="form is 'papr'.*Did you mean 'paper'"):
+        server_optimizers.fedamsgrad(0.1, form="papr")
