@@ -65,6 +65,7 @@ for _name, _rate in {
     "aced": 0.01,
     "asgd": 0.03,
     "delay_adaptive_asgd": 0.03,
+    "rescaled_asgd": 0.03,
     "gsgm": 0.3,
     "sasgd": 0.3,
     "twafl": 0.3,

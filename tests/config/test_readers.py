@@ -522,6 +522,7 @@ OTHER_ARGUMENTS = {
         "exponential_weighting": {"base": 0.7},
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
         "fadas": {"delay_form": "release", "threshold": 3},
+        "rescaled_asgd": {"durations": "frequency"},
         "gsgm": {"momentum": 0.3},
         "wkafl": {
             **{"momentum": 0.2, "cosine_weight": 5, "smallest_cosine": 0.2, "clip_norm": 50},

@@ -21,6 +21,8 @@ Sources:
 - Zeno++: Xie et al., "Zeno++: Robust Fully Asynchronous SGD", 2020.
 - FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
   Optimization", 2020.
+- Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
+  System Heterogeneity", 2026.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
@@ -285,6 +287,41 @@ class DelayAdaptiveASGD(ReportingRule):
         if self.form == "drop" and factor == 0.0:
             return None
         return scale(factor, gradient_of(trip, self.client_learning_rate))
+
+
+class RescaledASGD(ReportingRule):
+    """Rescaled ASGD: w <- w - eta_i g, one arrival per step, with eta_i = eta tau_i (1/N) sum_j 1 / tau_j.
+
+    tau_i is known beforehand: `foresee` is told the client and the duration of all trips that will be applied.
+
+    Args:
+      client_learning_rate: for g.
+      durations: "mean": tau_i is the mean duration of client i's trips; "trip": in the numerator the duration of
+        the trip itself; "frequency": one over the number of its trips. N and j: the clients that arrive at all.
+
+    Reports: factor, eta_i / eta.
+    """
+
+    def __init__(self, client_learning_rate: float, durations: str = "mean"):
+        self.client_learning_rate = client_learning_rate
+        self.durations = durations
+
+    def foresee(self, trips):
+        """trips: (client, duration) of each trip that will be applied."""
+        taken = {}
+        for client, duration in trips:
+            taken.setdefault(client, []).append(duration)
+        frequency = self.durations == "frequency"
+        self.tau = {
+            client: 1 / len(each) if frequency else sum(each) / len(each) for client, each in taken.items()
+        }
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        rates = sum(1 / tau for tau in self.tau.values()) / len(self.tau)
+        own = trip.arrival_time - trip.download_time if self.durations == "trip" else self.tau[trip.client]
+        self.reports.append({"factor": own * rates})
+        return scale(own * rates, gradient_of(trip, self.client_learning_rate))
 
 
 # --------------------------------------------------------------------------------------------------

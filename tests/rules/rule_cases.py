@@ -150,6 +150,15 @@ RULES = {
         lambda: papers.DelayAdaptiveASGD(1.0, 6, "bound", 0.3, 0.3),
         buffer_size=1,
     ),
+    "rescaled asgd": on_gradients(
+        rules.rescaled_asgd(), lambda: papers.RescaledASGD(1.0), 0.1, buffer_size=1
+    ),
+    "rescaled asgd, trip": on_gradients(
+        rules.rescaled_asgd("trip"), lambda: papers.RescaledASGD(1.0, "trip"), 0.1, buffer_size=1
+    ),
+    "rescaled asgd, frequency": on_gradients(
+        rules.rescaled_asgd("frequency"), lambda: papers.RescaledASGD(1.0, "frequency"), 0.1, buffer_size=1
+    ),
     "fadas": fadas("paper"),
     "fadas, release": fadas("release", "release"),
     "fadas, as optax has it": fadas("release", "optax"),

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+import quadratics
 import reference as ref
 from against_reference import Case, make_federation, make_schedule, work_of
 from quick_compilation import quick_compilation  # noqa: F401
@@ -304,3 +305,25 @@ def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
     work = {"batch_size": 4, "local_steps": 3}
     case = case_of("fednova", work=work)
     assert difference(run(case), run(dataclasses.replace(case, rule=rules.fedavg()))) < 1e-13
+
+
+# --------------------------------------------------------------------------------------------------
+# Where rules end on quadratics.
+# --------------------------------------------------------------------------------------------------
+
+UNEQUAL = delays.groups(((3, delays.constant(1.0)), (2, delays.constant(4.0))))  # they arrive 4 times for 1
+
+
+@pytest.mark.parametrize("name", ["asgd", "rescaled_asgd"])
+def test_rescaled_steps_end_at_the_plain_optimum_and_equal_ones_at_that_of_the_frequent(name: str):
+    """Small steps, so that the end is the fixed point but for a hundredth: the two are more than 0.2 apart."""
+    schedule = jafl.asynchronous(
+        num_clients=5, concurrency=5, buffer_size=1, delay=UNEQUAL, server_steps=3_000
+    )
+    model = quadratics.run(rules.RULES[name](), schedule, rate=1.0, server_rate=0.005)[-1]
+    ends = {
+        "rescaled_asgd": quadratics.optimum(np.ones(5)),
+        "asgd": quadratics.optimum(np.array([1, 1, 1, 0.25, 0.25])),
+    }
+    assert np.linalg.norm(ends["asgd"] - ends["rescaled_asgd"]) > 0.2
+    assert np.linalg.norm(model - ends[name]) < 0.02

@@ -51,6 +51,7 @@ ROWS = {
         4,
     ),
     "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 3, "after_round"),
+    "rescaled_asgd": Row(rules.rescaled_asgd(), None, 1),
     "sasgd": Row(rules.sasgd(), None, 4),
     "twafl": Row(rules.twafl(), None, 4),
     "wkafl": Row(

@@ -105,6 +105,12 @@ class Identity(NamedTuple):
 
 
 IDENTITIES = {
+    "rescaled asgd with equal durations is asgd": Identity(
+        rules.rescaled_asgd(),
+        rules.asgd(),
+        {"delay": delays.constant(2.0)},
+        differs={"delay": delays.once_per_client(delays.exponential(1.0))},
+    ),
     "fadas whose threshold nothing reaches is fedbuff without weights": Identity(
         rules.fadas("release", 10_000),
         rules.fedbuff(staleness.constant()),

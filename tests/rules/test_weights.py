@@ -95,6 +95,10 @@ WEIGHINGS = {
     "delay-adaptive, scale": Weighing(
         rules.delay_adaptive_asgd("scale", 8), lambda: papers.DelayAdaptiveASGD(1.0, 8), 1
     ),
+    "rescaled asgd, trip": Weighing(rules.rescaled_asgd("trip"), lambda: papers.RescaledASGD(1.0, "trip"), 1),
+    "rescaled asgd, frequency": Weighing(
+        rules.rescaled_asgd("frequency"), lambda: papers.RescaledASGD(1.0, "frequency"), 1
+    ),
     # Above a staleness of 3 the factor is 1 / (0.36 * staleness).
     "delay-adaptive, bound": Weighing(
         rules.delay_adaptive_asgd("bound", 3, smoothness=0.3, server_learning_rate=0.3),
