@@ -58,9 +58,11 @@ from jafl.rules import server_optimizers as server_optimizers
 from jafl.rules import staleness as staleness
 from jafl.rules.ace import ace as ace
 from jafl.rules.aced import aced as aced
+from jafl.rules.area import area as area
 from jafl.rules.asgd import asgd as asgd
 from jafl.rules.ca2fl import ca2fl as ca2fl
 from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive_asgd
+from jafl.rules.dude_asgd import dude_asgd as dude_asgd
 from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
 from jafl.rules.fadas import fadas as fadas
 from jafl.rules.fedasync import fedasync as fedasync
@@ -69,6 +71,7 @@ from jafl.rules.fedbuff import fedbuff as fedbuff
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
 from jafl.rules.gsgm import gsgm as gsgm
+from jafl.rules.mifa import mifa as mifa
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.sasgd import sasgd as sasgd
 from jafl.rules.twafl import twafl as twafl

@@ -17,7 +17,8 @@ def rescaled_asgd(durations: str = "mean") -> Rule:
     unit of time as every other, and the end is that of the plain mean (Mahran, Maranjyan and Richtarik 2026). These
     are the unbiased weights of Fraboni et al. (JMLR 2023) for clients of equal importance. The factor
     mean_j(1 / tau_j) is a reading: with it the weights have the mean 1 over the arrivals, so that eta compares with
-    that of ``asgd``. (Divided by the mean of tau_j instead, they would be smaller.) A rule on gradients, see ``asgd``.
+    that of ``asgd``. (Divided by the mean of tau_j instead, they would be smaller.) A rule on gradients, see
+    ``asgd``.
 
     The paper takes durations as known and constant. Here they are those of the whole schedule, so weights know the
     future: the means run over the trips that the server applies, and over the clients that it hears at all.

@@ -523,6 +523,8 @@ OTHER_ARGUMENTS = {
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
         "fadas": {"delay_form": "release", "threshold": 3},
         "rescaled_asgd": {"durations": "frequency"},
+        "area": {},
+        **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
         "gsgm": {"momentum": 0.3},
         "wkafl": {
             **{"momentum": 0.2, "cosine_weight": 5, "smallest_cosine": 0.2, "clip_norm": 50},

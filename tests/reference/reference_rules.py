@@ -21,6 +21,10 @@ Sources:
 - Zeno++: Xie et al., "Zeno++: Robust Fully Asynchronous SGD", 2020.
 - FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
   Optimization", 2020.
+- MIFA: Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", 2021.
+- DuDe-ASGD: Wang et al., "Dual-Delayed Asynchronous SGD for Arbitrarily Heterogeneous Data", 2024.
+- AREA: Iakovidou and Kim, "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
+  Arbitrary Delays", 2024.
 - Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
   System Heterogeneity", 2026.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
@@ -551,6 +555,59 @@ class CA2FL(ReportingRule):
         clients = len({trip.client for trip in trips})
         self.reports.append({"clients": clients})
         return scale(-1.0, add(mean_stored, scale(1.0 / clients, calibrated)))
+
+
+class MIFA(ReportingRule):
+    """MIFA algorithm 1: w <- w + eta (1/N) sum over all clients of G_i; G_i <- D_i for the trips of this step.
+
+    G_i is 0 until client i has been heard. quantise: D -> what is stored of it; D itself unless given.
+    """
+
+    def __init__(self, quantise=None):
+        self.quantise = (lambda update: update) if quantise is None else quantise
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.memory = [zeros_like(params) for _ in range(num_clients)]
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            self.memory[trip.client] = self.quantise(trip.update)
+        self.reports.append({})
+        return scale(-1.0, mean_of(self.memory))
+
+
+class DuDeASGD(ReportingRule):
+    """DuDe-ASGD: w <- w - eta (1/N) sum over all clients of their newest gradients; step 0 takes one of each."""
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.newest = {}
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            self.newest[trip.client] = gradient_of(trip, self.client_learning_rate)
+        self.reports.append({})
+        return mean_of([self.newest[client] for client in range(self.num_clients)])
+
+
+class AREA(ReportingRule):
+    """AREA: w <- w + (1/N) sum over the trips of this step of (y_i - y_i'), then y_i' <- y_i; y_i' = w_0 at first."""
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.sent = [params] * num_clients
+
+    def pseudo_gradient(self, params, trips):
+        received = zeros_like(params)
+        for trip in trips:
+            received = add(received, subtract(trip.trained, self.sent[trip.client]))
+            self.sent[trip.client] = trip.trained
+        self.reports.append({})
+        return scale(-1.0 / self.num_clients, received)
 
 
 # --------------------------------------------------------------------------------------------------

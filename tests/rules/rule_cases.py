@@ -195,6 +195,14 @@ RULES = {
     "ca2fl, changes with the step": Case(
         "", rules.ca2fl("step"), lambda: papers.CA2FL("step"), buffer_size=5
     ),
+    "mifa": Case("", rules.mifa(), papers.MIFA, buffer_size=4),
+    "mifa, initial round": Case("", rules.mifa(), papers.MIFA, buffer_size=4, initial_round=True),
+    "mifa, bfloat16": Case(
+        "", rules.mifa("bfloat16"), lambda: papers.MIFA(quantise=in_bfloat16), buffer_size=4
+    ),
+    "dude-asgd": cached(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), buffer_size=4),
+    "area": Case("", rules.area(), papers.AREA, server(1.0), buffer_size=4),
+    "area, one trip a step": Case("", rules.area(), papers.AREA, server(1.0), buffer_size=1),
     "wkafl": wkafl(),
     "wkafl, after the step": wkafl(restart="after_step"),
     "wkafl, none passes": wkafl(smallest_cosine=0.99),

@@ -33,6 +33,7 @@ def own_gradient(params: Any) -> Any:
 ROWS = {
     "ace": Row(rules.ace(), None, 1),
     "aced": Row(rules.aced(active_steps=5), None, 1),
+    "area": Row(rules.area(), None, 4),
     "asgd": Row(rules.asgd(), None, 1),
     "ca2fl": Row(rules.ca2fl(), None, 4),
     "delay_adaptive_asgd": Row(
@@ -40,6 +41,8 @@ ROWS = {
         rules.delay_adaptive_asgd("bound", smoothness=5.0),
         1,
     ),
+    "dude_asgd": Row(rules.dude_asgd(), None, 4),
+    "mifa": Row(rules.mifa(), None, 4),
     "exponential_weighting": Row(rules.exponential_weighting(0.5), rules.exponential_weighting(1.5), 4),
     "fadas": Row(
         rules.fadas("paper", server_learning_rate=1.0), rules.fadas("paper", server_learning_rate=2.0), 4
@@ -97,12 +100,11 @@ def one_step(row: Row, arrivals: list[Arrival], state: Any) -> tuple:
     buffer, reports = rule.begin(state, PARAMS), []
     schedule = small_schedule(rule, len(arrivals), row.restart)
     columns = {name: jnp.asarray(rows[0]) for name, rows in rule.columns(schedule).items()}
-    previous = jax.tree.map(jnp.zeros_like, PARAMS)
+    nothing = jax.tree.map(jnp.zeros_like, PARAMS)
     for each in arrivals:
         each = each._replace(columns=columns)
-        if rule.remembers:
-            each = each._replace(previous=previous, stored=rule.remembers(each))
-            previous = each.stored
+        if rule.remembers:  # columns and memory are those of a client's first trip
+            each = each._replace(previous=nothing, stored=rule.remembers(each))
         buffer, report = rule.fold(buffer, each)
         reports.append(report)
     return rule.finish(buffer, PARAMS), reports

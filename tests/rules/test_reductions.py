@@ -105,6 +105,18 @@ class Identity(NamedTuple):
 
 
 IDENTITIES = {
+    "mifa with everyone in each step is fedavg": Identity(
+        rules.mifa(), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
+    ),
+    "area with everyone in each step is fedavg": Identity(
+        rules.area(), rules.fedavg(), COHORT, True, {"server_rate": 1.0}, {"buffer_size": 3}
+    ),
+    "dude-asgd with one arrival a step is ace": Identity(
+        rules.dude_asgd(), rules.ace(), {"initial_round": True}
+    ),
+    "mifa after an initial round is dude-asgd": Identity(
+        rules.mifa(), rules.dude_asgd(), {"initial_round": True, "buffer_size": 3}
+    ),
     "rescaled asgd with equal durations is asgd": Identity(
         rules.rescaled_asgd(),
         rules.asgd(),

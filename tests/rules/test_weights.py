@@ -79,6 +79,8 @@ WEIGHINGS = {
     "ca2fl": Weighing(rules.ca2fl(), papers.CA2FL),
     "ca2fl, changes with the step": Weighing(rules.ca2fl("step"), lambda: papers.CA2FL("step")),
     "ca2fl, one trip a step": Weighing(rules.ca2fl(), papers.CA2FL, 1),
+    "mifa": Weighing(rules.mifa(), papers.MIFA),
+    "dude-asgd": Weighing(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), 4, True),
     "fedbuff": Weighing(rules.fedbuff(), ref.FedBuff),
     "fedbuff, by examples": Weighing(
         rules.fedbuff(weigh_by_examples=True), lambda: ref.FedBuff(weight_by_examples=True)

@@ -16,6 +16,7 @@ from jafl.specifications import Specification, as_rule
 
 # Why rules of the package that are not linear in the updates cannot be split, by name.
 NOT_LINEAR = {
+    "area": "it adds up clients' whole models, not only their updates",
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
     "private": "it clips updates",
     "secure": "it clips and rounds updates",
