@@ -3,7 +3,8 @@
 ``fedadagrad``, ``fedadam`` and ``fedyogi`` are those of Reddi et al. (ICLR 2021, algorithm 2). They differ from
 optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments that start at
 epsilon squared. In each the step is w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they
-differ in the second moment v. ``fedamsgrad`` is FADAS's.
+differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` that of
+asynchronous DiLoCo.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jafl.base.errors import choose
+from jafl.base.errors import choose, is_number, require, whole_number
 from jafl.records import Gradients
 
 
@@ -129,6 +130,65 @@ def fedamsgrad(
     return optax.GradientTransformation(init, update)
 
 
+class DelayedNesterovState(NamedTuple):
+    """Steps so far, [] int32; the momentum, and the sum of gradients since it changed, [*P] each."""
+
+    steps: jax.Array
+    momentum: Gradients
+    waiting: Gradients
+
+
+def delayed_nesterov(
+    learning_rate: float, momentum: float = 0.9, period: int = 8, momentum_share: float = 0.0
+) -> optax.GradientTransformation:
+    """Delayed Nesterov: every gradient moves the model at once, the momentum changes with every N-th only.
+
+    At each step D <- D + g and w <- w - learning_rate (s momentum m + g / N). At every N-th, before w moves,
+    m <- momentum m + D / N and D <- 0, and there s is 1 - c N + c; elsewhere s is c (Liu et al., "Asynchronous
+    local-SGD training for language modeling", 2024, algorithm 3). With c = 0, N steps from
+    one momentum move w as one step of Nesterov on the mean of their gradients; with N = 1 it is Nesterov. For one
+    arrival a step, as in asynchronous DiLoCo.
+
+    Args:
+      learning_rate: of the server, for the mean of N gradients.
+      momentum: decay of the momentum m.
+      period: N, steps from one change of the momentum to the next, at least 1.
+      momentum_share: c, from 0 to 1 / N: how much of the momentum goes into the steps in between.
+
+    Returns:
+      The optimizer; see ``fedadagrad``.
+
+    Raises:
+      SettingError: for a period below 1 or a ``momentum_share`` beyond its range.
+    """
+    whole_number("period", period, 1)
+    # Inside a compiled program it is no number any more, but it was one when the run was prepared.
+    fits = not is_number(momentum_share) or 0 <= momentum_share <= 1 / period
+    require(fits, "momentum_share", momentum_share, f"from 0 to 1 / period, {1 / period:.3g}")
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return DelayedNesterovState(jnp.int32(0), zeros, zeros)
+
+    def update(gradient, state, params=None):
+        steps = state.steps + 1
+        due = steps % period == 0
+        waiting = jax.tree.map(jnp.add, state.waiting, gradient)
+        moment = jax.tree.map(
+            lambda m, d: jnp.where(due, (momentum * m + d / period).astype(m.dtype), m),
+            state.momentum,
+            waiting,
+        )
+        waiting = jax.tree.map(lambda d: jnp.where(due, jnp.zeros_like(d), d), waiting)
+        share = momentum * jnp.where(due, 1 - momentum_share * period + momentum_share, momentum_share)
+        change = jax.tree.map(
+            lambda m, g: (-learning_rate * (share * m + g / period)).astype(m.dtype), moment, gradient
+        )
+        return change, DelayedNesterovState(steps, moment, waiting)
+
+    return optax.GradientTransformation(init, update)
+
+
 def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransformation:
     """The optimizer whose second moment follows v <- second_moment(v, g^2)."""
 
@@ -146,6 +206,7 @@ def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransform
 
 
 __all__ = [
+    "delayed_nesterov",
     "fedadagrad",
     "fedadam",
     "fedamsgrad",

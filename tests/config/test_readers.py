@@ -555,6 +555,7 @@ OTHER_ARGUMENTS = {
         "reddi_adam": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
         "reddi_adagrad": {"learning_rate": 0.7, "b1": 0.5, "epsilon": 0.1},
         "reddi_yogi": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
+        "delayed_nesterov": {"learning_rate": 0.7, "momentum": 0.5, "period": 2, "momentum_share": 0.1},
         "fedamsgrad": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1, "form": "optax"},
     },
     "model": {

@@ -90,6 +90,23 @@ CASES = [
         expected_rule=SlowerWhenLate,
         server=(jafl.specify(optax.sgd, learning_rate=0.7, momentum=0.9), ref.SGD(0.7, 0.9)),
     ),
+    *(
+        Case(
+            f"fedbuff, delayed Nesterov, c = {c}",
+            buffer_size=1,
+            server=(
+                jafl.specify(
+                    server_optimizers.delayed_nesterov,
+                    learning_rate=0.7,
+                    momentum=0.8,
+                    period=5,
+                    momentum_share=c,
+                ),
+                papers.DelayedNesterov(0.7, 0.8, 5, c),
+            ),
+        )
+        for c in (0.0, 0.15)
+    ),
     Case("fedbuff, server adam", server=(jafl.specify(optax.adam, learning_rate=0.02), ref.Adam(0.02))),
     Case(
         "fedbuff, FedAdam of Reddi et al.",

@@ -25,6 +25,7 @@ SELDOM = (
     "fedbuff, server adam",
     "fedbuff, FedAdagrad of Reddi et al.",
     "fedbuff, FedYogi of Reddi et al.",
+    "fedbuff, delayed Nesterov, c = 0.0",
     "fedbuff, all-equal delays, whole cohort",
     "fedbuff, buffer above the concurrency",
     "fedbuff, one client fills the buffer",

@@ -27,6 +27,7 @@ Sources:
   Arbitrary Delays", 2024.
 - Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
   System Heterogeneity", 2026.
+- Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
@@ -938,6 +939,36 @@ class FedNova(ReportingRule):
         mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))
         self.reports.append({"mean_steps": mean_steps})
         return scale(-mean_steps, weighted_sum(shares, per_step))
+
+
+# --------------------------------------------------------------------------------------------------
+# The server optimizer of asynchronous DiLoCo.
+# --------------------------------------------------------------------------------------------------
+
+
+class DelayedNesterov:
+    """Liu et al. 2024, algorithm 3: the momentum m changes with every N-th gradient, by the mean of the last N.
+
+    At a step: w <- w - eta (c b m + g / N). At every N-th: m <- b m + that mean, and then
+    w <- w - eta ((1 - cN + c) b m + g / N).
+    """
+
+    def __init__(self, learning_rate: float, momentum: float, period: int, c: float = 0.0):
+        self.learning_rate, self.momentum, self.period, self.c = learning_rate, momentum, period, c
+
+    def begin(self, params):
+        self.m = zeros_like(params)
+        self.gradients = []
+
+    def apply(self, params, gradient):
+        self.gradients.append(gradient)
+        share = self.c
+        if len(self.gradients) == self.period:
+            self.m = add(scale(self.momentum, self.m), mean_of(self.gradients))
+            self.gradients = []
+            share = 1 - self.c * self.period + self.c
+        direction = add(scale(share * self.momentum, self.m), scale(1 / self.period, gradient))
+        return subtract(params, scale(self.learning_rate, direction))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -65,3 +65,31 @@ def test_forms_of_amsgrad(form):
 def test_an_unknown_form_of_amsgrad_is_refused():
     with pytest.raises(jafl.SettingError, match="form is 'papr'.*Did you mean 'paper'"):
         server_optimizers.fedamsgrad(0.1, form="papr")
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_period_of_delayed_nesterov_is_one_step_of_nesterov_on_the_mean():
+    """Exactly, whatever the gradients; so a period of 1 is Nesterov. In between nothing but g / N moves the model."""
+    random, params = np.random.default_rng(0), np.zeros(4)
+    for period in (1, 3):
+        delayed = server_optimizers.delayed_nesterov(0.1, 0.8, period)
+        nesterov = optax.sgd(0.1, momentum=0.8, nesterov=True)
+        state, own_state = delayed.init(params), nesterov.init(params)
+        for _ in range(6):
+            gradients, moved = random.normal(size=(period, 4)), np.zeros(4)
+            for place, gradient in enumerate(gradients):
+                change, state = delayed.update(gradient, state)
+                moved = moved + change
+                if place < period - 1:
+                    np.testing.assert_allclose(change, -0.1 * gradient / period, rtol=1e-14)
+            change, own_state = nesterov.update(gradients.mean(axis=0), own_state)
+            np.testing.assert_allclose(moved, change, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "given, match",
+    [({"period": 0}, "period is 0"), ({"period": 4, "momentum_share": 0.3}, "momentum_share is 0.3.*0.25")],
+)
+def test_numbers_of_delayed_nesterov_are_checked(given, match):
+    with pytest.raises(jafl.SettingError, match=match):
+        server_optimizers.delayed_nesterov(0.1, **given)
