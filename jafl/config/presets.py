@@ -61,6 +61,7 @@ for _name, _rates in {"adagrad": (1.0, 0.3), "adam": (0.1, 0.03), "yogi": (0.3, 
 PRESETS["fadas"] = {"server_optimizer": "fedamsgrad", "learning_rate": 0.1, "server_learning_rate": 0.03}
 PRESETS["mifa"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["area"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["fedfa"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 for _name, _rate in {
     "ace": 0.01,

@@ -525,6 +525,7 @@ OTHER_ARGUMENTS = {
         "rescaled_asgd": {"durations": "frequency"},
         "area": {},
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
+        "fedfa": {"window": 3, "form": "updates"},
         "gsgm": {"momentum": 0.3},
         "wkafl": {
             **{"momentum": 0.2, "cosine_weight": 5, "smallest_cosine": 0.2, "clip_norm": 50},

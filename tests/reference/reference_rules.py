@@ -25,6 +25,7 @@ Sources:
 - DuDe-ASGD: Wang et al., "Dual-Delayed Asynchronous SGD for Arbitrarily Heterogeneous Data", 2024.
 - AREA: Iakovidou and Kim, "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
   Arbitrary Delays", 2024.
+- FedFa: Xu et al., "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", 2024.
 - Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
   System Heterogeneity", 2026.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
@@ -609,6 +610,27 @@ class AREA(ReportingRule):
             self.sent[trip.client] = trip.trained
         self.reports.append({})
         return scale(-1.0 / self.num_clients, received)
+
+
+class FedFa(ReportingRule):
+    """FedFa: one arrival a step. Of models: w <- the mean of the last K models that have arrived.
+
+    Before K have, w_0 stands for those that lack. Of updates: w <- w + eta (the sum of the last K updates) / K.
+    """
+
+    def __init__(self, window: int, of_models: bool):
+        self.window, self.of_models = window, of_models
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.last = [params if self.of_models else zeros_like(params)] * self.window
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        self.last = [*self.last, trip.trained if self.of_models else trip.update][-self.window :]
+        self.reports.append({})
+        mean = mean_of(self.last)
+        return subtract(params, mean) if self.of_models else scale(-1.0, mean)
 
 
 # --------------------------------------------------------------------------------------------------

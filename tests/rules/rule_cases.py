@@ -203,6 +203,10 @@ RULES = {
     "dude-asgd": cached(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), buffer_size=4),
     "area": Case("", rules.area(), papers.AREA, server(1.0), buffer_size=4),
     "area, one trip a step": Case("", rules.area(), papers.AREA, server(1.0), buffer_size=1),
+    "fedfa": Case("", rules.fedfa(4), lambda: papers.FedFa(4, True), server(1.0), buffer_size=1),
+    "fedfa, updates": Case(
+        "", rules.fedfa(4, "updates"), lambda: papers.FedFa(4, False), server(0.3), buffer_size=1
+    ),
     "wkafl": wkafl(),
     "wkafl, after the step": wkafl(restart="after_step"),
     "wkafl, none passes": wkafl(smallest_cosine=0.99),

@@ -188,6 +188,8 @@ def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
         (rules.ace(memory_precision="int9"), ["memory_precision is 'int9'", "Did you mean 'int8'"]),
         (rules.ca2fl("steps"), ["changes is 'steps'", "one of arrival, step", "Did you mean 'step'"]),
         (rules.ca2fl(memory_precision="half"), ["memory_precision is 'half'", "bfloat16, full, int8"]),
+        (rules.fedfa(0), ["window is 0", "at least 1"]),
+        (rules.fedfa(form="update"), ["form is 'update'", "Did you mean 'updates'"]),
         (rules.fadas("papers"), ["delay_form is 'papers'", "Did you mean 'paper'"]),
         (rules.fadas(threshold=-1), ["threshold is -1", "at least 0"]),
         (rules.fadas(server_learning_rate=0.0), ["server_learning_rate is 0", "above 0"]),

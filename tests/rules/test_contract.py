@@ -47,6 +47,7 @@ ROWS = {
     "fadas": Row(
         rules.fadas("paper", server_learning_rate=1.0), rules.fadas("paper", server_learning_rate=2.0), 4
     ),
+    "fedfa": Row(rules.fedfa(3), None, 1),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),

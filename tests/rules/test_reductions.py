@@ -105,6 +105,17 @@ class Identity(NamedTuple):
 
 
 IDENTITIES = {
+    "fedfa with a window of one is fedasync with full mixing": Identity(
+        rules.fedfa(1), rules.fedasync(staleness.constant()), {}, changes={"server_rate": 1.0}
+    ),
+    "fedfa of all clients in turn is area": Identity(
+        rules.fedfa(CLIENTS),
+        rules.area(),
+        {"delay": delays.constant(2.0)},
+        changes={"server_rate": 1.0},
+        differs={},
+    ),
+    "fedfa of one update is asgd": Identity(rules.fedfa(1, "updates"), rules.asgd(), {}),
     "mifa with everyone in each step is fedavg": Identity(
         rules.mifa(), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
     ),

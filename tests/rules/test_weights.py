@@ -79,6 +79,7 @@ WEIGHINGS = {
     "ca2fl": Weighing(rules.ca2fl(), papers.CA2FL),
     "ca2fl, changes with the step": Weighing(rules.ca2fl("step"), lambda: papers.CA2FL("step")),
     "ca2fl, one trip a step": Weighing(rules.ca2fl(), papers.CA2FL, 1),
+    "fedfa, updates": Weighing(rules.fedfa(4, "updates"), lambda: papers.FedFa(4, False), 1),
     "mifa": Weighing(rules.mifa(), papers.MIFA),
     "dude-asgd": Weighing(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), 4, True),
     "fedbuff": Weighing(rules.fedbuff(), ref.FedBuff),

@@ -18,6 +18,7 @@ from jafl.specifications import Specification, as_rule
 NOT_LINEAR = {
     "area": "it adds up clients' whole models, not only their updates",
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
+    "fedfa": "it averages clients' whole models; its form 'updates' is linear",
     "private": "it clips updates",
     "secure": "it clips and rounds updates",
     "wkafl": "it selects gradients by their angle, and clips them",
