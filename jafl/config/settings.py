@@ -54,8 +54,8 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, fadas, area, fedfa, asgd, delay_adaptive_asgd, rescaled_asgd, dude_asgd, ace, "
-        "aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
+        "exponential_weighting, ca2fl, fadas, area, fedfa, asyncfeded, cgad, port, asgd, delay_adaptive_asgd, "
+        "rescaled_asgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
         "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",

@@ -60,7 +60,9 @@ from jafl.rules.ace import ace as ace
 from jafl.rules.aced import aced as aced
 from jafl.rules.area import area as area
 from jafl.rules.asgd import asgd as asgd
+from jafl.rules.asyncfeded import asyncfeded as asyncfeded
 from jafl.rules.ca2fl import ca2fl as ca2fl
+from jafl.rules.cgad import cgad as cgad
 from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive_asgd
 from jafl.rules.dude_asgd import dude_asgd as dude_asgd
 from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
@@ -73,6 +75,7 @@ from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
 from jafl.rules.gsgm import gsgm as gsgm
 from jafl.rules.mifa import mifa as mifa
+from jafl.rules.port import port as port
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.sasgd import sasgd as sasgd
 from jafl.rules.twafl import twafl as twafl

@@ -526,6 +526,12 @@ OTHER_ARGUMENTS = {
         "area": {},
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
         "fedfa": {"window": 3, "form": "updates"},
+        "asyncfeded": {"epsilon": 2},
+        "cgad": {"decay": 0.3, "cutoff": 3},
+        "port": {
+            **{"staleness_bound": 3, "staleness_factor": 2, "similarity_factor": 3},
+            **{"weigh_by_examples": False},
+        },
         "gsgm": {"momentum": 0.3},
         "wkafl": {
             **{"momentum": 0.2, "cosine_weight": 5, "smallest_cosine": 0.2, "clip_norm": 50},

@@ -26,6 +26,11 @@ Sources:
 - AREA: Iakovidou and Kim, "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
   Arbitrary Delays", 2024.
 - FedFa: Xu et al., "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", 2024.
+- PORT: Su and Li, "How Asynchronous Can Federated Learning Be?", 2022.
+- AsyncFedED: Wang et al., "AsyncFedED: Asynchronous Federated Learning with Euclidean Distance Based Adaptive
+  Weight Aggregation", 2022.
+- CGAD: Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In Staleness-Aware Outer Optimization for Decoupled DiLoCo",
+  2026.
 - Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
   System Heterogeneity", 2026.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
@@ -867,6 +872,65 @@ class WKAFL(ReportingRule):
             }
         )
         return scale(factor, aggregate)
+
+
+class PORT(ReportingRule):
+    """PORT without interrupts: w <- w + sum_i p_i D_i, the p_i of a step summing to 1.
+
+    p_i is proportional to n_i (a B / (tau_i + B) + b (1 + cos_i) / 2), cos_i the cosine of D_i with what the server's
+    model has changed by since the client's download: 1 where it has not, and 0 for D_i = 0.
+
+    Reports: weights, the p_i in order of arrival.
+    """
+
+    def __init__(self, bound: float, a: float, b: float, weight_by_examples: bool = True):
+        self.bound, self.a, self.b = bound, a, b
+        self.weight_by_examples = weight_by_examples
+
+    def weight(self, params, trip) -> float:
+        moved = subtract(params, trip.start)
+        similarity = 1.0 if norm(moved) == 0.0 else cosine(moved, trip.update)
+        examples = examples_of(trip) if self.weight_by_examples else 1
+        fresh = self.bound / (trip.staleness + self.bound)
+        return examples * (self.a * fresh + self.b * (1 + similarity) / 2)
+
+    def pseudo_gradient(self, params, trips):
+        weights = normalized([self.weight(params, trip) for trip in trips])
+        self.reports.append({"weights": weights})
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+class AsyncFedED(ReportingRule):
+    """AsyncFedED: w <- w + lambda / (gamma + epsilon) D, gamma = ||w - w_downloaded|| / ||D||; D = 0 moves nothing.
+
+    One arrival a step; lambda is the server's learning rate.
+
+    Reports: ratio, gamma (0 for D = 0).
+    """
+
+    def __init__(self, epsilon: float):
+        self.epsilon = epsilon
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        length = norm(trip.update)
+        if length == 0.0:
+            self.reports.append({"ratio": 0.0})
+            return zeros_like(params)
+        ratio = norm(subtract(params, trip.start)) / length
+        self.reports.append({"ratio": ratio})
+        return scale(-1 / (ratio + self.epsilon), trip.update)
+
+
+def cosine_gated(decay: float, cutoff: float):
+    """CGAD's weight by staleness: e^(-decay tau), times a gate: a cosine that falls from 1 at 0 to 0 at `cutoff`."""
+
+    def weight(staleness) -> float:
+        if staleness >= cutoff:
+            return 0.0
+        return 0.5 * (1 + math.cos(math.pi * staleness / cutoff)) * math.exp(-decay * staleness)
+
+    return weight
 
 
 # --------------------------------------------------------------------------------------------------

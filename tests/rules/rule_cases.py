@@ -207,6 +207,25 @@ RULES = {
     "fedfa, updates": Case(
         "", rules.fedfa(4, "updates"), lambda: papers.FedFa(4, False), server(0.3), buffer_size=1
     ),
+    "asyncfeded": Case("", rules.asyncfeded(0.8), lambda: papers.AsyncFedED(0.8), server(0.5), buffer_size=1),
+    "port": Case("", rules.port(4.0, 1.0, 2.0), lambda: papers.PORT(4.0, 1.0, 2.0), buffer_size=4),
+    "port, uniform": Case(
+        "",
+        rules.port(10.0, 3.0, 1.0, False),
+        lambda: papers.PORT(10.0, 3.0, 1.0, False),
+        buffer_size=3,
+        work={"batch_size": 4, "local_steps": 3},
+    ),
+    "cgad": Case(
+        "",
+        rules.cgad(0.2, 7.0),
+        lambda: ref.FedBuff(papers.cosine_gated(0.2, 7.0)),
+        (jafl.specify(optax.adam, learning_rate=0.02, eps=1e-3), ref.Adam(0.02, epsilon=1e-3)),
+        buffer_size=2,
+    ),
+    "cgad, plain server": Case(
+        "", rules.cgad(0.2, 7.0), lambda: ref.FedBuff(papers.cosine_gated(0.2, 7.0)), buffer_size=2
+    ),
     "wkafl": wkafl(),
     "wkafl, after the step": wkafl(restart="after_step"),
     "wkafl, none passes": wkafl(smallest_cosine=0.99),

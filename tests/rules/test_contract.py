@@ -48,6 +48,9 @@ ROWS = {
         rules.fadas("paper", server_learning_rate=1.0), rules.fadas("paper", server_learning_rate=2.0), 4
     ),
     "fedfa": Row(rules.fedfa(3), None, 1),
+    "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
+    "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
+    "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),

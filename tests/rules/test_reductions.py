@@ -11,6 +11,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl import delays, rules
 from jafl.rules import server_optimizers, staleness
+from jafl.rules.accumulate import weighted_sum
+from jafl.rules.expected_staleness import normalized_per_step
 
 CLIENTS = 10
 MODEL = jafl.models.softmax(4)
@@ -88,6 +90,11 @@ def test_fedbuff_with_equal_durations_and_a_buffer_of_the_cohort_is_fedavg():
     assert_same(run(everyone, rules.fedbuff()), run(rounds, rules.fedavg()))
 
 
+def hyperbolic(bound: float) -> jafl.Rule:
+    """Weights 1 / (1 + staleness / bound), summing to 1 in each step."""
+    return weighted_sum(lambda schedule: normalized_per_step(schedule, 1 / (1 + schedule.staleness / bound)))
+
+
 COHORT = {"buffer_size": CLIENTS, "delay": delays.constant(2.0), "server_steps": 12}
 ROUNDS = {"cohort_size": CLIENTS, "delay": delays.constant(2.0), "server_steps": 12}
 AMSGRAD = jafl.specify(server_optimizers.fedamsgrad, learning_rate=0.03)
@@ -105,6 +112,21 @@ class Identity(NamedTuple):
 
 
 IDENTITIES = {
+    "cgad where nothing is stale is fedbuff": Identity(
+        rules.cgad(), rules.fedbuff(staleness.constant()), COHORT, differs={"buffer_size": 3}
+    ),
+    "cgad without a cutoff is exponential": Identity(
+        rules.cgad(0.3, float("inf")), rules.fedbuff(staleness.exponential(0.3)), {"buffer_size": 3}
+    ),
+    "port where nothing is stale is fedavg": Identity(
+        rules.port(weigh_by_examples=False), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
+    ),
+    "port without similarity is hyperbolic weights, normalised": Identity(
+        rules.port(4.0, 2.0, 0.0, False), jafl.specify(hyperbolic, 4.0), {"buffer_size": 3}
+    ),
+    "asyncfeded of one client at a time is asgd at rate 1 / epsilon": Identity(
+        rules.asyncfeded(1.0), rules.asgd(), {"concurrency": 1}, differs={}
+    ),
     "fedfa with a window of one is fedasync with full mixing": Identity(
         rules.fedfa(1), rules.fedasync(staleness.constant()), {}, changes={"server_rate": 1.0}
     ),
