@@ -105,6 +105,7 @@ def _server_optimizers() -> Grammar:
             "reddi_adagrad": server_optimizers.fedadagrad,
             "reddi_yogi": server_optimizers.fedyogi,
             "fedamsgrad": server_optimizers.fedamsgrad,
+            "heloco": server_optimizers.heloco,
             "delayed_nesterov": server_optimizers.delayed_nesterov,
         },
     )

@@ -198,7 +198,7 @@ class Settings:
     server_optimizer: str = _setting(
         "default",
         "Server's optimizer: sgd(1.0, momentum=0.9), adam(0.01), adagrad or yogi as optax has them, reddi_adam, "
-        "reddi_adagrad or reddi_yogi as Reddi et al. do, fedamsgrad (FADAS's), delayed_nesterov. "
+        "reddi_adagrad or reddi_yogi as Reddi et al. do, fedamsgrad (FADAS's), heloco, delayed_nesterov. "
         "--server_learning_rate=0.5 changes one argument (FedAsync's alpha). Default: the preset's, mostly sgd; it "
         "also fills in a learning rate that is left out here.",
         Declaration("server", preset=True, varying=("learning_rate", "momentum")),

@@ -23,10 +23,10 @@ def port(
     weight_i is in proportion to n_i (a B / (staleness_i + B) + b (1 + cos_i) / 2), normalised over the buffer: n_i
     the client's number of examples, cos_i the cosine of update_i with w - start_i, the way that the server's model
     has gone since the client's download (Su and Li, "How asynchronous can federated learning be?", IWQoS 2022). This
-    is a reading of Plato, the framework of the same group. SEAFL's weights have the same form. Where the model has not moved, cos_i
-    is 1; where the update is 0, it is 0. Cosines are over all leaves. Usual mistakes: Plato takes the model of two
-    rounds ago, however stale the update is, and cos_i = 1 up to a staleness of 1; AFL-Lib takes the cosine of the
-    client's model.
+    is a reading of Plato, the framework of the same group. SEAFL's weights have the same form. Where the model has
+    not moved, cos_i is 1; where the update is 0, it is 0. Cosines are over all leaves. Usual mistakes: Plato takes
+    the model of two rounds ago, however stale the update is, and cos_i = 1 up to a staleness of 1; AFL-Lib takes the
+    cosine of the client's model.
 
     The paper's interrupts are missing: there a client whose staleness would exceed B reports early, at the end of its
     current epoch. Here it arrives late, or is thrown away by the protocol's ``staleness_limit``.

@@ -3,8 +3,8 @@
 ``fedadagrad``, ``fedadam`` and ``fedyogi`` are those of Reddi et al. (ICLR 2021, algorithm 2). They differ from
 optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments that start at
 epsilon squared. In each the step is w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they
-differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` that of
-asynchronous DiLoCo.
+differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` and
+``heloco`` are for asynchronous DiLoCo.
 """
 
 from typing import NamedTuple
@@ -189,6 +189,66 @@ def delayed_nesterov(
     return optax.GradientTransformation(init, update)
 
 
+def heloco(
+    learning_rate: float,
+    momentum: float = 0.9,
+    keep_cosine: float = 0.5,
+    shrinkage: float = 1.0,
+    largest_shrinkage: float = 1.0,
+    turning: float = 1.0,
+    relative_momentum: float = 1.0,
+    epsilon: float = 1e-8,
+) -> optax.GradientTransformation:
+    """HeLoCo: each array of the gradient is turned towards the momentum, or loses what points against it.
+
+    For each array of the model let c be the cosine of its gradient g with its momentum m, v = m / ||m||, and
+    conf = ||g|| / (||g|| + kappa ||m|| + epsilon). Where c >= c_ok, g stays. Where c < 0, it becomes
+    g - beta c ||g|| v with beta = min(-k_s c conf, beta_max). In between it keeps its length and gets the direction
+    of (1 - lambda) g / ||g|| + lambda v with lambda = min(k_d (1 - c) conf, 1). With G the result,
+    m <- momentum m + (1 - momentum) G and w <- w - learning_rate (G + momentum m) (Al Asif et al., "HeLoCo", 2026).
+    Where g or m is 0, g stays. Weights by staleness are the rule's. The equations are those of a collection of
+    optimizers that restates the paper; all defaults are jafl's.
+
+    Args:
+      learning_rate: of the server.
+      momentum: mu, decay of the momentum.
+      keep_cosine: c_ok; -1 keeps every gradient.
+      shrinkage: k_s.
+      largest_shrinkage: beta_max; 1 takes away all that points against the momentum, at most.
+      turning: k_d.
+      relative_momentum: kappa.
+      epsilon: above 0.
+
+    Returns:
+      The optimizer; see ``fedadagrad``.
+    """
+
+    def corrected(g, m):
+        length, other = jnp.linalg.norm(g.ravel()), jnp.linalg.norm(m.ravel())
+        both = (length > 0) & (other > 0)
+        u, v = g / jnp.where(length > 0, length, 1), m / jnp.where(other > 0, other, 1)
+        cosine = jnp.sum(u * v)
+        confidence = length / (length + relative_momentum * other + epsilon)
+        beta = jnp.minimum(-shrinkage * cosine * confidence, largest_shrinkage)
+        share = jnp.minimum(turning * (1 - cosine) * confidence, 1)
+        mixed = (1 - share) * u + share * v
+        turned = length * mixed / jnp.maximum(jnp.linalg.norm(mixed.ravel()), epsilon)
+        changed = jnp.where(cosine < 0, g - beta * cosine * length * v, turned)
+        return jnp.where(both & (cosine < keep_cosine), changed, g).astype(g.dtype)
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def update(gradient, state, params=None):
+        kept = jax.tree.map(corrected, gradient, state)
+        state = jax.tree.map(lambda m, g: (momentum * m + (1 - momentum) * g).astype(m.dtype), state, kept)
+        return jax.tree.map(
+            lambda g, m: (-learning_rate * (g + momentum * m)).astype(m.dtype), kept, state
+        ), state
+
+    return optax.GradientTransformation(init, update)
+
+
 def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransformation:
     """The optimizer whose second moment follows v <- second_moment(v, g^2)."""
 
@@ -211,5 +271,6 @@ __all__ = [
     "fedadam",
     "fedamsgrad",
     "fedyogi",
+    "heloco",
 ]
 __dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

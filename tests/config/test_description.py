@@ -47,6 +47,7 @@ CALLED = {
     "reddi_adam": "reddi_adam(learning_rate=0.1)",
     "reddi_adagrad": "reddi_adagrad(learning_rate=0.1)",
     "reddi_yogi": "reddi_yogi(learning_rate=0.1)",
+    "heloco": "heloco(learning_rate=0.1, keep_cosine=0.3)",
     "delayed_nesterov": "delayed_nesterov(learning_rate=0.1, period=4, momentum_share=0.25)",
     "fedamsgrad": "fedamsgrad(learning_rate=0.1, form='release')",
     "windows": "windows([0, 2, 3], [0.0, 5.0, 1.0], [1.0, 6.0, 2.0])",

@@ -562,6 +562,10 @@ OTHER_ARGUMENTS = {
         "reddi_adam": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
         "reddi_adagrad": {"learning_rate": 0.7, "b1": 0.5, "epsilon": 0.1},
         "reddi_yogi": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
+        "heloco": {
+            **{"learning_rate": 0.7, "momentum": 0.5, "keep_cosine": 0.9, "shrinkage": 0.3},
+            **{"largest_shrinkage": 0.1, "turning": 0.3, "relative_momentum": 3, "epsilon": 0.1},
+        },
         "delayed_nesterov": {"learning_rate": 0.7, "momentum": 0.5, "period": 2, "momentum_share": 0.1},
         "fedamsgrad": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1, "form": "optax"},
     },

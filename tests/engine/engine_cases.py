@@ -107,6 +107,24 @@ CASES = [
         )
         for c in (0.0, 0.15)
     ),
+    Case(
+        "fedbuff, HeLoCo",
+        buffer_size=1,
+        # From one example's gradient to another's at w_0 biases are at right angles, where rounding decides the case.
+        work={"batch_size": 0, "local_steps": 3},
+        server=(
+            jafl.specify(
+                server_optimizers.heloco,
+                learning_rate=0.4,
+                momentum=0.8,
+                keep_cosine=0.6,
+                largest_shrinkage=0.3,
+                turning=0.7,
+                relative_momentum=0.5,
+            ),
+            papers.HeLoCo(0.4, 0.8, 0.6, 1.0, 0.3, 0.7, 0.5),
+        ),
+    ),
     Case("fedbuff, server adam", server=(jafl.specify(optax.adam, learning_rate=0.02), ref.Adam(0.02))),
     Case(
         "fedbuff, FedAdam of Reddi et al.",

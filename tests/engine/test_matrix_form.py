@@ -23,7 +23,19 @@ ONE_EACH = [
 ] + [case.name for case in ENGINE_CASES]
 DEFAULT_TIER = ("fedasync", "step scale, server momentum")
 # Words in the names of cases whose rule or server optimizer is not linear.
-NOT_LINEAR = ("wkafl", "zeno", "adam", "yogi", "adagrad", "amsgrad", "area", "asyncfeded", "port", "clip")
+NOT_LINEAR = (
+    "wkafl",
+    "zeno",
+    "adam",
+    "yogi",
+    "adagrad",
+    "amsgrad",
+    "area",
+    "asyncfeded",
+    "port",
+    "heloco",
+    "clip",
+)
 
 
 def is_linear(case: Case) -> bool:

@@ -33,6 +33,8 @@ Sources:
   2026.
 - Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
   System Heterogeneity", 2026.
+- HeLoCo: Al Asif et al., "HeLoCo: Efficient Asynchronous Low-Communication Training under Data and Device
+  Heterogeneity", 2026.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
@@ -1028,8 +1030,51 @@ class FedNova(ReportingRule):
 
 
 # --------------------------------------------------------------------------------------------------
-# The server optimizer of asynchronous DiLoCo.
+# Server optimizers of asynchronous DiLoCo.
 # --------------------------------------------------------------------------------------------------
+
+
+class HeLoCo:
+    """HeLoCo: each array g of the gradient is corrected by the momentum m of that array, by their cosine c.
+
+    conf = |g| / (|g| + kappa |m| + epsilon), v = m / |m|:
+
+    - c >= c_ok: g;
+    - c < 0: g - beta c |g| v, beta = min(k_s (-c) conf, beta_max);
+    - otherwise |g| times the unit vector along (1 - l) g / |g| + l v, l = min(k_d (1 - c) conf, 1).
+
+    m <- mu m + (1 - mu) G; w <- w - eta (G + mu m). `kinds` counts what happened to arrays, by "keep" and so on.
+    """
+
+    def __init__(self, learning_rate, mu, c_ok, k_s, beta_max, k_d, kappa, epsilon=1e-8):
+        self.learning_rate, self.mu, self.c_ok, self.k_s = learning_rate, mu, c_ok, k_s
+        self.beta_max, self.k_d, self.kappa, self.epsilon = beta_max, k_d, kappa, epsilon
+
+    def begin(self, params):
+        self.m = zeros_like(params)
+        self.kinds = {"keep": 0, "shrink": 0, "turn": 0}
+
+    def corrected(self, g, m):
+        length, other = norm(g), norm(m)
+        if length == 0 or other == 0:
+            return g
+        v, c = m / other, inner_product(g, m) / (length * other)
+        confidence = length / (length + self.kappa * other + self.epsilon)
+        if c >= self.c_ok:
+            self.kinds["keep"] += 1
+            return g
+        if c < 0:
+            self.kinds["shrink"] += 1
+            return g - min(-self.k_s * c * confidence, self.beta_max) * c * length * v
+        self.kinds["turn"] += 1
+        share = min(self.k_d * (1 - c) * confidence, 1)
+        mixed = (1 - share) * g / length + share * v
+        return length * mixed / norm(mixed)
+
+    def apply(self, params, gradient):
+        kept = tree_map(self.corrected, gradient, self.m)
+        self.m = add(scale(self.mu, self.m), scale(1 - self.mu, kept))
+        return subtract(params, scale(self.learning_rate, add(kept, scale(self.mu, self.m))))
 
 
 class DelayedNesterov:

@@ -1,5 +1,6 @@
 """The adaptive server optimizers, step by step, against Reddi et al.'s algorithm 2 in NumPy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -93,3 +94,24 @@ def test_a_period_of_delayed_nesterov_is_one_step_of_nesterov_on_the_mean():
 def test_numbers_of_delayed_nesterov_are_checked(given, match):
     with pytest.raises(jafl.SettingError, match=match):
         server_optimizers.delayed_nesterov(0.1, **given)
+
+
+@pytest.mark.usefixtures("float64")
+def test_heloco_corrects_each_array_by_its_own_momentum():
+    """Forty gradients of two arrays in which all three cases occur; with c_ok = -1 it is Nesterov's average."""
+    mine = server_optimizers.heloco(0.1, 0.7, 0.5, 2.0, 0.4, 0.8, 0.5)
+    plain = server_optimizers.heloco(0.1, 0.7, keep_cosine=-1.0)
+    theirs, random = papers.HeLoCo(0.1, 0.7, 0.5, 2.0, 0.4, 0.8, 0.5), np.random.default_rng(0)
+    params = start = {"w": np.zeros((2, 2)), "b": np.zeros(3)}
+    theirs.begin(params)
+    state, of_plain, moved, average = mine.init(params), plain.init(params), start, start
+    for _ in range(40):
+        gradient = jax.tree.map(lambda p: random.normal(size=p.shape) + 0.3, start)
+        change, state = mine.update(gradient, state)
+        moved, params = jax.tree.map(np.add, moved, change), theirs.apply(params, gradient)
+        change, of_plain = plain.update(gradient, of_plain)
+        average = jax.tree.map(lambda m, g: 0.7 * m + 0.3 * g, average, gradient)
+        expected = jax.tree.map(lambda g, m: -0.1 * (g + 0.7 * m), gradient, average)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), change, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), moved, params)
+    assert min(theirs.kinds.values()) > 5
