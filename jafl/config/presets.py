@@ -69,7 +69,7 @@ PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 for _name, _rate in {
     "ace": 0.01,
     "aced": 0.01,
-    "dude_asgd": 0.01,
+    "dude_asgd": 0.1,
     "asgd": 0.03,
     "delay_adaptive_asgd": 0.03,
     "rescaled_asgd": 0.03,

@@ -43,7 +43,8 @@ can have:
   next trip; client work does not see it (``ca2fl``, ``jafl.ClientMemoryRequest``).
 - ``whole_step``: a step in one go, where its trips wait on an accelerator (``wkafl``, whose rows are those of
   ``rows``, for rules on norms and products of K updates).
-- a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``).
+- a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``); or one that is
+  scaled, while the server optimizer sees all of its direction: a floating number from 0 to 1 (``fadas``).
 
 Pitfalls: return the direction to *descend* (minus the mean update); never reset state in ``fold`` (``begin`` does);
 make ``arrival.staleness``, an integer, a float before you calculate with it; keep the dtypes of ``params``, as the
