@@ -89,12 +89,22 @@ RATES = {
     "fedstaleweight": (MORE_CLIENTS[1:], OF_A_MEAN),
     "exponential_weighting": (MORE_CLIENTS[1:], OF_A_MEAN),
     "ca2fl": (MORE_CLIENTS, OF_A_MEAN),
+    "fadas": (CLIENTS, (0.01, 0.03, 0.1)),
+    "cgad": (CLIENTS, (0.01, 0.03, 0.1)),
+    "asyncfeded": (MORE_CLIENTS, OF_A_MEAN),
+    "port": (MORE_CLIENTS, OF_A_MEAN),
+    "mifa": (MORE_CLIENTS, OF_A_MEAN),
+    # With another server's rate they would be no means of models any more.
+    "area": (MORE_CLIENTS, (1.0,)),
+    "fedfa": (MORE_CLIENTS, (1.0,)),
 }
 # Rules on gradients take one local step with the clients' rate fixed at 1: all of the search goes to the server's.
 OF_EACH_GRADIENT, OF_MEAN_GRADIENTS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), (0.03, 0.1, 0.3, 1.0)
 GRADIENT_RATES = {
     "asgd": OF_EACH_GRADIENT,
     "delay_adaptive_asgd": OF_EACH_GRADIENT,
+    "rescaled_asgd": OF_EACH_GRADIENT,
+    "dude_asgd": OF_EACH_GRADIENT,
     "ace": OF_EACH_GRADIENT,
     "aced": (0.003, 0.01, 0.03),  # it takes the longest of all; ace's rates lead to its own
     "sasgd": OF_MEAN_GRADIENTS,
@@ -103,10 +113,8 @@ GRADIENT_RATES = {
     "gsgm": OF_MEAN_GRADIENTS,
     "zeno_plus_plus": OF_EACH_GRADIENT[1:-1],
 }
-ALL_IN_FLIGHT = (
-    "ace",
-    "aced",
-)  # they begin with a round of all clients, and their presets have one trip a step
+# They begin with a round of all clients, and their presets have one trip a step.
+ALL_IN_FLIGHT = ("ace", "aced", "dude_asgd")
 PAIRS: dict[str, list[tuple[float, float]]] = {
     **{name: list(itertools.product(*rates)) for name, rates in RATES.items()},
     **{name: [(1.0, rate) for rate in rates] for name, rates in GRADIENT_RATES.items()},

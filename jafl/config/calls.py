@@ -104,6 +104,9 @@ def _server_optimizers() -> Grammar:
             "reddi_adam": server_optimizers.fedadam,
             "reddi_adagrad": server_optimizers.fedadagrad,
             "reddi_yogi": server_optimizers.fedyogi,
+            "fedamsgrad": server_optimizers.fedamsgrad,
+            "heloco": server_optimizers.heloco,
+            "delayed_nesterov": server_optimizers.delayed_nesterov,
         },
     )
 

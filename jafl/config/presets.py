@@ -58,12 +58,21 @@ for _name, _rates in {"adagrad": (1.0, 0.3), "adam": (0.1, 0.03), "yogi": (0.3, 
         "server_learning_rate": _rates[1],
     }
 
+PRESETS["fadas"] = {"server_optimizer": "fedamsgrad", "learning_rate": 0.1, "server_learning_rate": 0.03}
+PRESETS["mifa"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["area"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["fedfa"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["cgad"] = {"server_optimizer": "adam", "learning_rate": 0.1, "server_learning_rate": 0.03}
+PRESETS["asyncfeded"] = {"learning_rate": 0.3, "server_learning_rate": 0.3}
+PRESETS["port"] = {"learning_rate": 0.3, "server_learning_rate": 1.0}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 for _name, _rate in {
     "ace": 0.01,
     "aced": 0.01,
+    "dude_asgd": 0.1,
     "asgd": 0.03,
     "delay_adaptive_asgd": 0.03,
+    "rescaled_asgd": 0.03,
     "gsgm": 0.3,
     "sasgd": 0.3,
     "twafl": 0.3,

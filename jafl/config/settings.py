@@ -54,8 +54,9 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, asgd, delay_adaptive_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, "
-        "sasgd, gsgm, zeno_plus_plus. Synchronous: fedavg, fedavgm, fedprox, fednova, fedadagrad, fedadam, fedyogi. "
+        "exponential_weighting, ca2fl, fadas, area, fedfa, asyncfeded, cgad, port, asgd, delay_adaptive_asgd, "
+        "rescaled_asgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
+        "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
         Declaration(
@@ -197,8 +198,9 @@ class Settings:
     server_optimizer: str = _setting(
         "default",
         "Server's optimizer: sgd(1.0, momentum=0.9), adam(0.01), adagrad or yogi as optax has them, reddi_adam, "
-        "reddi_adagrad or reddi_yogi as Reddi et al. do. --server_learning_rate=0.5 changes one argument (FedAsync's "
-        "alpha). Default: the preset's, mostly sgd; it also fills in a learning rate that is left out here.",
+        "reddi_adagrad or reddi_yogi as Reddi et al. do, fedamsgrad (FADAS's), heloco, delayed_nesterov. "
+        "--server_learning_rate=0.5 changes one argument (FedAsync's alpha). Default: the preset's, mostly sgd; it "
+        "also fills in a learning rate that is left out here.",
         Declaration("server", preset=True, varying=("learning_rate", "momentum")),
     )
     privacy: str | None = _setting(

@@ -12,6 +12,7 @@ import numpy as np
 
 from jafl.base.described import described
 from jafl.base.errors import SettingError, choose, refusal, require
+from jafl.base.step_scale import is_scale
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide
 from jafl.privacy.gaussian import check_clip_and_noise, check_delta
@@ -328,7 +329,8 @@ def _private_on_schedule(
             params,
         )
         norms = {"signal_norm": plain_norm(direction), "noise_norm": deviation * plain_norm(noise)}
-        apply = True if apply is True else apply | is_noisy
+        # A step that is scaled is made, and all of its noise is in the optimizer's state.
+        apply = apply if apply is True or is_scale(apply) else apply | is_noisy
         own = _Own(own.step + 1, memory, own.drawn)
         return noisy, (state, own), {**report, **norms}, apply
 

@@ -16,6 +16,7 @@ from jafl.base.errors import SettingError, refusal, require
 from jafl.base.jaxpr_dependence import dependences
 from jafl.base.jaxpr_sizes import same_but_for_sizes
 from jafl.base.precision import on_host
+from jafl.base.step_scale import is_scale
 from jafl.records import Arrival, EventSchedule, Rule
 from jafl.schedule import asynchronous, delays
 from jafl.specifications import Specification, as_specification, for_schedule
@@ -336,7 +337,7 @@ def executed(rule: Rule) -> Rule:
 
     def finish(buffer: Any, params: Any) -> Any:
         direction, state, report, apply = rule.finish(buffer, params)
-        if apply is True:
+        if apply is True or is_scale(apply):  # a scaled step has its whole direction
             return direction, state, report, apply
         return jax.tree.map(lambda leaf: jnp.where(apply, leaf, 0), direction), state, report, apply
 

@@ -147,9 +147,11 @@ class Rule(_RuleFields):
         pseudo-gradient, before the step's own scale (the sum over all steps for a rule with memory).
       finish: (buffer, params) -> (pseudo_gradient, state, report, apply): closes the buffer. The pseudo-gradient [*P]
         is the direction to *descend*: the server optimizer gets it as a gradient. The report is a dict of scalars;
-        ``weight_scale``, if there, multiplies the weights of all trips of the step. ``apply`` False skips the step:
-        the version counts, parameters and optimizer state stay; unless it is the constant True, the engine reports
-        ``applied``, 1 or 0.
+        ``weight_scale``, if there, multiplies the weights of all trips of the step. ``apply`` is a bool or a
+        floating number in [0, 1]. False skips the step: the version counts, parameters and optimizer state stay. A
+        floating number scales the step: the server optimizer's state changes as in a whole step, and what it adds to
+        the parameters is multiplied by the number; so 0.0 is not False. Unless it is the constant True, the engine
+        reports ``applied``: 1, 0 or the scale.
       columns: (schedule) -> {name: [J, ...]}: arrays made on the host, a row per trip, that depend on the schedule
         alone; a trip's rows arrive in ``Arrival.columns``. Default: none.
       memory: a ``ClientMemoryRequest``; None, the default, for a rule without client memory.

@@ -43,7 +43,8 @@ can have:
   next trip; client work does not see it (``ca2fl``, ``jafl.ClientMemoryRequest``).
 - ``whole_step``: a step in one go, where its trips wait on an accelerator (``wkafl``, whose rows are those of
   ``rows``, for rules on norms and products of K updates).
-- a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``).
+- a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``); or one that is
+  scaled, while the server optimizer sees all of its direction: a floating number from 0 to 1 (``fadas``).
 
 Pitfalls: return the direction to *descend* (minus the mean update); never reset state in ``fold`` (``begin`` does);
 make ``arrival.staleness``, an integer, a float before you calculate with it; keep the dtypes of ``params``, as the
@@ -58,16 +59,25 @@ from jafl.rules import server_optimizers as server_optimizers
 from jafl.rules import staleness as staleness
 from jafl.rules.ace import ace as ace
 from jafl.rules.aced import aced as aced
+from jafl.rules.area import area as area
 from jafl.rules.asgd import asgd as asgd
+from jafl.rules.asyncfeded import asyncfeded as asyncfeded
 from jafl.rules.ca2fl import ca2fl as ca2fl
+from jafl.rules.cgad import cgad as cgad
 from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive_asgd
+from jafl.rules.dude_asgd import dude_asgd as dude_asgd
 from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
+from jafl.rules.fadas import fadas as fadas
 from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
+from jafl.rules.fedfa import fedfa as fedfa
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
 from jafl.rules.gsgm import gsgm as gsgm
+from jafl.rules.mifa import mifa as mifa
+from jafl.rules.port import port as port
+from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.sasgd import sasgd as sasgd
 from jafl.rules.twafl import twafl as twafl
 from jafl.rules.wkafl import wkafl as wkafl

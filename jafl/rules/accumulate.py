@@ -30,6 +30,17 @@ def scaled(factor: Any, total: Updates) -> Updates:
     return jax.tree.map(lambda t: jnp.asarray(factor, t.dtype) * t, total)
 
 
+def product(first: Updates, second: Updates) -> jax.Array:
+    """[]: the scalar product of two pytrees [*P], over all leaves."""
+    products = jax.tree.map(lambda a, b: jnp.sum(a * b), first, second)
+    return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+
+
+def norm(tree: Updates) -> jax.Array:
+    """[]: the norm of a pytree [*P], over all leaves."""
+    return jnp.sqrt(product(tree, tree))
+
+
 def weighted_sum(
     weights: Callable[[EventSchedule], np.ndarray], buffer_size: int | None = None, may_skip: bool = False
 ) -> Rule:
@@ -60,7 +71,9 @@ def weighted_sum(
 
 __all__ = [
     "add",
+    "norm",
     "number",
+    "product",
     "scaled",
     "weighted_sum",
     "zeros",

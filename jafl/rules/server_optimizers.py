@@ -1,8 +1,10 @@
-"""Adaptive server optimizers in the form of Reddi et al. (ICLR 2021, algorithm 2), as optax transformations.
+"""Server optimizers as papers define them, as optax transformations; optax's own serve just as well.
 
-They differ from optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments
-that start at epsilon squared. optax's own optimizers work as server optimizers just as well. In each the step is
-w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they differ in the second moment v.
+``fedadagrad``, ``fedadam`` and ``fedyogi`` are those of Reddi et al. (ICLR 2021, algorithm 2). They differ from
+optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments that start at
+epsilon squared. In each the step is w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they
+differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` and
+``heloco`` are for asynchronous DiLoCo.
 """
 
 from typing import NamedTuple
@@ -11,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jafl.base.errors import choose, is_number, require, whole_number
 from jafl.records import Gradients
 
 
@@ -70,6 +73,182 @@ def fedyogi(
     return _reddi(learning_rate, b1, epsilon, lambda v, square: v - (1 - b2) * square * jnp.sign(v - square))
 
 
+class AMSGradState(NamedTuple):
+    """Steps so far, [] int32; first and second moments and the largest second moments, [*P] each."""
+
+    steps: jax.Array
+    first: Gradients
+    second: Gradients
+    largest: Gradients
+
+
+def fedamsgrad(
+    learning_rate: float, b1: float = 0.9, b2: float = 0.99, epsilon: float = 1e-8, form: str = "paper"
+) -> optax.GradientTransformation:
+    """FADAS's AMSGrad: the step is divided by the root of the largest second moment so far.
+
+    w <- w - learning_rate m / (sqrt(v^) + epsilon) with m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g^2 and
+    v^ <- max(v^, v), all 0 at first (Wang, Wang, Lu and Chen, ICML 2024, algorithm 1; with a synchronous cohort it is
+    FedAMSGrad). ``optax.amsgrad`` is another algorithm: it corrects the bias of v before it takes the maximum, so
+    that its first steps, which are corrected most, stay the largest for long.
+
+    Args:
+      learning_rate: of the server.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      epsilon: added to the root, above 0.
+      form: "paper": no bias correction; "release": that of the authors' code, m / (1 - b1^t) and
+        sqrt(v^) / sqrt(1 - b2^t) at step t from 1, after the maximum; "optax": v / (1 - b2^t) before it.
+
+    Returns:
+      The optimizer; see ``fedadagrad``.
+
+    Raises:
+      SettingError: for an unknown form.
+    """
+    corrected, before = choose(
+        "form", form, {"paper": (False, False), "release": (True, False), "optax": (True, True)}
+    )
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AMSGradState(jnp.int32(0), zeros, zeros, zeros)
+
+    def update(gradient, state, params=None):
+        steps = state.steps + 1
+        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, gradient)
+        second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * g * g, state.second, gradient)
+        of_first, of_second = ((1 - b**steps if corrected else 1) for b in (b1, b2))
+        inside, outside = (of_second, 1) if before else (1, of_second)
+        largest = jax.tree.map(lambda h, v: jnp.maximum(h, v / inside).astype(h.dtype), state.largest, second)
+
+        def change(m, h):
+            return (-learning_rate * (m / of_first) / (jnp.sqrt(h / outside) + epsilon)).astype(h.dtype)
+
+        return jax.tree.map(change, first, largest), AMSGradState(steps, first, second, largest)
+
+    return optax.GradientTransformation(init, update)
+
+
+class DelayedNesterovState(NamedTuple):
+    """Steps so far, [] int32; the momentum, and the sum of gradients since it changed, [*P] each."""
+
+    steps: jax.Array
+    momentum: Gradients
+    waiting: Gradients
+
+
+def delayed_nesterov(
+    learning_rate: float, momentum: float = 0.9, period: int = 8, momentum_share: float = 0.0
+) -> optax.GradientTransformation:
+    """Delayed Nesterov: every gradient moves the model at once, the momentum changes with every N-th only.
+
+    At each step D <- D + g and w <- w - learning_rate (s momentum m + g / N). At every N-th, before w moves,
+    m <- momentum m + D / N and D <- 0, and there s is 1 - c N + c; elsewhere s is c (Liu et al., "Asynchronous
+    local-SGD training for language modeling", 2024, algorithm 3). With c = 0, N steps from
+    one momentum move w as one step of Nesterov on the mean of their gradients; with N = 1 it is Nesterov. For one
+    arrival a step, as in asynchronous DiLoCo.
+
+    Args:
+      learning_rate: of the server, for the mean of N gradients.
+      momentum: decay of the momentum m.
+      period: N, steps from one change of the momentum to the next, at least 1.
+      momentum_share: c, from 0 to 1 / N: how much of the momentum goes into the steps in between.
+
+    Returns:
+      The optimizer; see ``fedadagrad``.
+
+    Raises:
+      SettingError: for a period below 1 or a ``momentum_share`` beyond its range.
+    """
+    whole_number("period", period, 1)
+    # Inside a compiled program it is no number any more, but it was one when the run was prepared.
+    fits = not is_number(momentum_share) or 0 <= momentum_share <= 1 / period
+    require(fits, "momentum_share", momentum_share, f"from 0 to 1 / period, {1 / period:.3g}")
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return DelayedNesterovState(jnp.int32(0), zeros, zeros)
+
+    def update(gradient, state, params=None):
+        steps = state.steps + 1
+        due = steps % period == 0
+        waiting = jax.tree.map(jnp.add, state.waiting, gradient)
+        moment = jax.tree.map(
+            lambda m, d: jnp.where(due, (momentum * m + d / period).astype(m.dtype), m),
+            state.momentum,
+            waiting,
+        )
+        waiting = jax.tree.map(lambda d: jnp.where(due, jnp.zeros_like(d), d), waiting)
+        share = momentum * jnp.where(due, 1 - momentum_share * period + momentum_share, momentum_share)
+        change = jax.tree.map(
+            lambda m, g: (-learning_rate * (share * m + g / period)).astype(m.dtype), moment, gradient
+        )
+        return change, DelayedNesterovState(steps, moment, waiting)
+
+    return optax.GradientTransformation(init, update)
+
+
+def heloco(
+    learning_rate: float,
+    momentum: float = 0.9,
+    keep_cosine: float = 0.5,
+    shrinkage: float = 1.0,
+    largest_shrinkage: float = 1.0,
+    turning: float = 1.0,
+    relative_momentum: float = 1.0,
+    epsilon: float = 1e-8,
+) -> optax.GradientTransformation:
+    """HeLoCo: each array of the gradient is turned towards the momentum, or loses what points against it.
+
+    For each array of the model let c be the cosine of its gradient g with its momentum m, v = m / ||m||, and
+    conf = ||g|| / (||g|| + kappa ||m|| + epsilon). Where c >= c_ok, g stays. Where c < 0, it becomes
+    g - beta c ||g|| v with beta = min(-k_s c conf, beta_max). In between it keeps its length and gets the direction
+    of (1 - lambda) g / ||g|| + lambda v with lambda = min(k_d (1 - c) conf, 1). With G the result,
+    m <- momentum m + (1 - momentum) G and w <- w - learning_rate (G + momentum m) (Al Asif et al., "HeLoCo", 2026).
+    Where g or m is 0, g stays. Weights by staleness are the rule's. The equations are those of a collection of
+    optimizers that restates the paper; all defaults are jafl's.
+
+    Args:
+      learning_rate: of the server.
+      momentum: mu, decay of the momentum.
+      keep_cosine: c_ok; -1 keeps every gradient.
+      shrinkage: k_s.
+      largest_shrinkage: beta_max; 1 takes away all that points against the momentum, at most.
+      turning: k_d.
+      relative_momentum: kappa.
+      epsilon: above 0.
+
+    Returns:
+      The optimizer; see ``fedadagrad``.
+    """
+
+    def corrected(g, m):
+        length, other = jnp.linalg.norm(g.ravel()), jnp.linalg.norm(m.ravel())
+        both = (length > 0) & (other > 0)
+        u, v = g / jnp.where(length > 0, length, 1), m / jnp.where(other > 0, other, 1)
+        cosine = jnp.sum(u * v)
+        confidence = length / (length + relative_momentum * other + epsilon)
+        beta = jnp.minimum(-shrinkage * cosine * confidence, largest_shrinkage)
+        share = jnp.minimum(turning * (1 - cosine) * confidence, 1)
+        mixed = (1 - share) * u + share * v
+        turned = length * mixed / jnp.maximum(jnp.linalg.norm(mixed.ravel()), epsilon)
+        changed = jnp.where(cosine < 0, g - beta * cosine * length * v, turned)
+        return jnp.where(both & (cosine < keep_cosine), changed, g).astype(g.dtype)
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def update(gradient, state, params=None):
+        kept = jax.tree.map(corrected, gradient, state)
+        state = jax.tree.map(lambda m, g: (momentum * m + (1 - momentum) * g).astype(m.dtype), state, kept)
+        return jax.tree.map(
+            lambda g, m: (-learning_rate * (g + momentum * m)).astype(m.dtype), kept, state
+        ), state
+
+    return optax.GradientTransformation(init, update)
+
+
 def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransformation:
     """The optimizer whose second moment follows v <- second_moment(v, g^2)."""
 
@@ -87,8 +266,11 @@ def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransform
 
 
 __all__ = [
+    "delayed_nesterov",
     "fedadagrad",
     "fedadam",
+    "fedamsgrad",
     "fedyogi",
+    "heloco",
 ]
 __dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

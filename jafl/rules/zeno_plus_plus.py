@@ -61,10 +61,10 @@ def zeno_plus_plus(
         (own, step), update = buffer
         refresh = step % refresh_every == 0
         own = jax.lax.cond(refresh, lambda: _like(server_gradient(params), params), lambda: own)
-        length, own_length = _norm(update), _norm(own)
+        length, own_length = accumulate.norm(update), accumulate.norm(own)
         scale = jnp.where(length > 0, own_length / jnp.where(length > 0, length, 1), 0)
         candidate = jax.tree.map(lambda u: u * -scale.astype(u.dtype), update)
-        score = gamma * _product(own, candidate) - rho * _product(candidate, candidate)
+        score = gamma * accumulate.product(own, candidate) - rho * accumulate.product(candidate, candidate)
         accepted = score >= -gamma * epsilon
         report = {"score": score, "weight": jnp.where(accepted, scale, 0)}
         return candidate, (own, step + 1), report, accepted
@@ -91,17 +91,6 @@ def _check_gradient(server_gradient: Callable[[Params], Gradients], params: Para
     shapes = jax.tree.map(jnp.shape, gradient)
     expected = jax.tree.map(jnp.shape, params)
     require(shapes == expected, "the shapes of server_gradient's result", shapes, f"{expected}", remedy)
-
-
-def _product(first: Gradients, second: Gradients) -> jax.Array:
-    """[]: the scalar product over all leaves."""
-    products = jax.tree.map(lambda a, b: jnp.sum(a * b), first, second)
-    return jnp.sum(jnp.stack(jax.tree.leaves(products)))
-
-
-def _norm(tree: Gradients) -> jax.Array:
-    """[]: the norm over all leaves."""
-    return jnp.sqrt(_product(tree, tree))
 
 
 def _like(tree: Gradients, params: Params) -> Gradients:

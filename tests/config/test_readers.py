@@ -522,6 +522,17 @@ OTHER_ARGUMENTS = {
         "delay_adaptive_asgd": {"delay_form": "drop", "threshold": 3, "smoothness": 2},
         "exponential_weighting": {"base": 0.7},
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
+        "fadas": {"delay_form": "release", "threshold": 3},
+        "rescaled_asgd": {"durations": "frequency"},
+        "area": {},
+        **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
+        "fedfa": {"window": 3, "form": "updates"},
+        "asyncfeded": {"epsilon": 2},
+        "cgad": {"decay": 0.3, "cutoff": 3},
+        "port": {
+            **{"staleness_bound": 3, "staleness_factor": 2, "similarity_factor": 3},
+            **{"weigh_by_examples": False},
+        },
         "gsgm": {"momentum": 0.3},
         "wkafl": {
             **{"momentum": 0.2, "cosine_weight": 5, "smallest_cosine": 0.2, "clip_norm": 50},
@@ -552,6 +563,12 @@ OTHER_ARGUMENTS = {
         "reddi_adam": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
         "reddi_adagrad": {"learning_rate": 0.7, "b1": 0.5, "epsilon": 0.1},
         "reddi_yogi": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1},
+        "heloco": {
+            **{"learning_rate": 0.7, "momentum": 0.5, "keep_cosine": 0.9, "shrinkage": 0.3},
+            **{"largest_shrinkage": 0.1, "turning": 0.3, "relative_momentum": 3, "epsilon": 0.1},
+        },
+        "delayed_nesterov": {"learning_rate": 0.7, "momentum": 0.5, "period": 2, "momentum_share": 0.1},
+        "fedamsgrad": {"learning_rate": 0.7, "b1": 0.5, "b2": 0.5, "epsilon": 0.1, "form": "optax"},
     },
     "model": {
         "softmax": {},

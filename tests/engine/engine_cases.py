@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 import reference as ref
 import reference_rules as papers
@@ -26,6 +27,28 @@ def fedbuff_case(weight, expected, aggregate="mean", by_examples=False) -> dict[
         "rule": rules.fedbuff(weight, aggregate, by_examples),
         "expected_rule": lambda: ref.FedBuff(expected, aggregate, by_examples),
     }
+
+
+def slower_when_late() -> jafl.Rule:
+    """A user's rule: the mean of the updates, and a step that is scaled by 1 / (1 + largest staleness)."""
+    mean = rules.fedavg().build()
+    return mean._replace(
+        begin=lambda state, params: (mean.begin(state, params), jnp.int32(0)),
+        fold=lambda buffer, arrival: (
+            (mean.fold(buffer[0], arrival)[0], jnp.maximum(buffer[1], arrival.staleness)),
+            {},
+        ),
+        finish=lambda buffer, params: (*mean.finish(buffer[0], params)[:3], 1 / (1.0 + buffer[1])),
+        additive=False,
+    )
+
+
+class SlowerWhenLate(ref.FedAvg):
+    """The same for the reference simulator."""
+
+    def pseudo_gradient(self, params, trips):
+        self.step_scale = 1 / (1 + max(trip.staleness for trip in trips))
+        return super().pseudo_gradient(params, trips)
 
 
 MINIBATCHES = {"batch_size": 4, "local_steps": 3}
@@ -60,6 +83,47 @@ CASES = [
     Case(
         "fedbuff, server momentum",
         server=(jafl.specify(optax.sgd, learning_rate=0.3, momentum=0.9), ref.SGD(0.3, 0.9)),
+    ),
+    Case(
+        "step scale, server momentum",
+        rule=jafl.specify(slower_when_late),
+        expected_rule=SlowerWhenLate,
+        server=(jafl.specify(optax.sgd, learning_rate=0.7, momentum=0.9), ref.SGD(0.7, 0.9)),
+    ),
+    *(
+        Case(
+            f"fedbuff, delayed Nesterov, c = {c}",
+            buffer_size=1,
+            server=(
+                jafl.specify(
+                    server_optimizers.delayed_nesterov,
+                    learning_rate=0.7,
+                    momentum=0.8,
+                    period=5,
+                    momentum_share=c,
+                ),
+                papers.DelayedNesterov(0.7, 0.8, 5, c),
+            ),
+        )
+        for c in (0.0, 0.15)
+    ),
+    Case(
+        "fedbuff, HeLoCo",
+        buffer_size=1,
+        # From one example's gradient to another's at w_0 biases are at right angles, where rounding decides the case.
+        work={"batch_size": 0, "local_steps": 3},
+        server=(
+            jafl.specify(
+                server_optimizers.heloco,
+                learning_rate=0.4,
+                momentum=0.8,
+                keep_cosine=0.6,
+                largest_shrinkage=0.3,
+                turning=0.7,
+                relative_momentum=0.5,
+            ),
+            papers.HeLoCo(0.4, 0.8, 0.6, 1.0, 0.3, 0.7, 0.5),
+        ),
     ),
     Case("fedbuff, server adam", server=(jafl.specify(optax.adam, learning_rate=0.02), ref.Adam(0.02))),
     Case(
@@ -132,6 +196,14 @@ CASES = [
         concurrency=1,
         cohorts="poisson",
         server=(jafl.specify(optax.sgd, learning_rate=0.3, momentum=0.9), ref.SGD(0.3, 0.9)),
+    ),
+    Case(
+        "mifa, Poisson cohorts",
+        rule=rules.mifa(),
+        expected_rule=papers.MIFA,
+        over_selection=0.0,
+        concurrency=3,
+        cohorts="poisson",
     ),
     Case("buffered averaging", rule=rules.fedavg(), expected_rule=ref.FedAvg),
     Case("local steps on minibatches", work=MINIBATCHES),

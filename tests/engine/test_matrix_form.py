@@ -21,9 +21,21 @@ NAMED = {case.name: case for case in (*ENGINE_CASES, *RULE_CASES)}
 ONE_EACH = [
     f"{rule}; {schedule}" for rule, schedule in zip(RULES, itertools.cycle(SCHEDULES), strict=False)
 ] + [case.name for case in ENGINE_CASES]
-DEFAULT_TIER = ("fedasync",)
+DEFAULT_TIER = ("fedasync", "step scale, server momentum")
 # Words in the names of cases whose rule or server optimizer is not linear.
-NOT_LINEAR = ("wkafl", "zeno", "adam", "yogi", "adagrad", "clip")
+NOT_LINEAR = (
+    "wkafl",
+    "zeno",
+    "adam",
+    "yogi",
+    "adagrad",
+    "amsgrad",
+    "area",
+    "asyncfeded",
+    "port",
+    "heloco",
+    "clip",
+)
 
 
 def is_linear(case: Case) -> bool:

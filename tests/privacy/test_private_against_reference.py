@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 import reference as ref
+import reference_rules as papers
 from against_reference import Case, compare
 from quick_compilation import quick_compilation  # noqa: F401
 from reference_privacy import Private
@@ -58,6 +59,13 @@ def private_case(name, mechanism, rule=None, expected=ref.FedBuff, unit=0.25, mo
 CASES = [
     private_case("tree, restarts", "tree", more={"restarts": 6}),
     private_case("tree, server adam", "tree", server=ADAM, buffer_size=3, unit=1 / 3),
+    private_case(
+        "tree, scaled steps",
+        "tree",
+        rules.fadas("release", 1),
+        lambda: papers.FADAS("release", 1),
+        server=(jafl.specify(optax.sgd, learning_rate=0.7, momentum=0.5), ref.SGD(0.7, 0.5)),
+    ),
     private_case("tree, one trip a step", "tree", rules.asgd(), ref.FedAvg, 1.0, buffer_size=1),
     private_case("tree_honaker", "tree_honaker", delay=delays.constant(1.0)),
     private_case("tree_honaker, restarts", "tree_honaker", more={"restarts": 6}),

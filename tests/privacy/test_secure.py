@@ -41,6 +41,7 @@ RULES = {
     "fedstaleweight": rules.fedstaleweight(),
     "exponential weighting": rules.exponential_weighting(1.5),
     "sasgd": rules.sasgd(),
+    "fadas": rules.fadas("release"),
 }
 BITS = {"clip_norm": 3.0, "fraction_bits": 14, "weight_bits": 6}
 
@@ -78,6 +79,7 @@ def finish_scale(schedule: jafl.EventSchedule, name: str) -> np.ndarray:
         "fedbuff": 1 / sizes,
         "fedavg": 1 / sizes,
         "sasgd": 1 / sizes,
+        "fadas": 1 / sizes,
         "fedavg, by examples": 1 / examples,
     }
     return by_rule.get(name, np.ones(len(sizes)))
@@ -120,6 +122,17 @@ def test_the_server_reads_off_the_sum_of_whole_numbers(name, world, float64):
     expected = -np.array(sums) / 2.0 ** (BITS["fraction_bits"] + BITS["weight_bits"]) * scale
     np.testing.assert_allclose(made, expected, rtol=1e-14, atol=0)
     assert len({tuple(row) for row in sums}) == schedule.num_steps
+
+
+def test_steps_are_scaled_as_without_secure_aggregation(float64):
+    schedule = jafl.asynchronous(**WORLD)
+    updates = fixed.by_trip(schedule, updates_of(schedule))
+    plain, secure = (
+        fixed.run(rule, schedule, updates, SIZE)[0].step_reports["applied"]
+        for rule in (RULES["fadas"], jafl.secure(RULES["fadas"], **BITS))
+    )
+    np.testing.assert_array_equal(plain, secure)
+    assert plain.min() < 1
 
 
 @pytest.mark.full

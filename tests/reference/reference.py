@@ -325,13 +325,16 @@ class Rule:
     this is the same as to change it at each arrival.
     """
 
+    step_scale = 1.0
+
     def begin(self, params, num_clients: int) -> None:
         """Forgets all that went before; called once, before the first trip, with the initial model."""
 
     def pseudo_gradient(self, params, trips: list[Trip]):
         """The direction to descend, from the current model and the trips of this step in order of arrival.
 
-        None skips the step: the version counts, parameters and server optimizer stay as they are.
+        None skips the step: the version counts, parameters and server optimizer stay as they are. A rule that sets
+        `step_scale` here has the optimizer step as ever, and its change of the parameters multiplied by that.
         """
         raise NotImplementedError
 
@@ -514,7 +517,10 @@ class _Simulation:
         params = self.snapshots[self.version]
         gradient = self.rule.pseudo_gradient(params, list(trips))
         if gradient is not None:
-            params = float64_copy(self.optimizer.apply(params, gradient))
+            stepped = self.optimizer.apply(params, gradient)
+            if self.rule.step_scale != 1.0:
+                stepped = add(params, scale(self.rule.step_scale, subtract(stepped, params)))
+            params = float64_copy(stepped)
         self.version += 1
         self.snapshots[self.version] = params
         self.applied.extend(trips)

@@ -109,6 +109,7 @@ class Private(Rule):
             if length > self.clip_norm:
                 trip.update = scale(self.clip_norm / length, trip.update)
         direction = self.rule.pseudo_gradient(params, trips)
+        self.step_scale = self.rule.step_scale
         step, self.step = self.step, self.step + 1
         if self.mechanism == "independent":
             return add(direction, self.noise(0, 0, step))

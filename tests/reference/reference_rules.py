@@ -3,7 +3,7 @@
 Each rule is written down the way its paper says it, without regard to cost: sums over all clients are made
 anew at every step, and whatever a rule must remember is kept whole. It shares no code with the library it
 judges. How to read it, from top to bottom: vectors; weights by staleness (FedStaleWeight); rules that apply
-one gradient per step; rules with a gradient or an update stored per client (ACE, ACED, CA²FL); rules on the K
+one gradient per step; FADAS; rules with a gradient or an update stored per client (ACE, ACED, CA²FL); rules on the K
 gradients of a step (TWAFL, SASGD, GSGM, WKAFL); Zeno++; FedNova; server optimizers.
 
 Sources:
@@ -21,6 +21,22 @@ Sources:
 - Zeno++: Xie et al., "Zeno++: Robust Fully Asynchronous SGD", 2020.
 - FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
   Optimization", 2020.
+- MIFA: Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability", 2021.
+- DuDe-ASGD: Wang et al., "Dual-Delayed Asynchronous SGD for Arbitrarily Heterogeneous Data", 2024.
+- AREA: Iakovidou and Kim, "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
+  Arbitrary Delays", 2024.
+- FedFa: Xu et al., "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", 2024.
+- PORT: Su and Li, "How Asynchronous Can Federated Learning Be?", 2022.
+- AsyncFedED: Wang et al., "AsyncFedED: Asynchronous Federated Learning with Euclidean Distance Based Adaptive
+  Weight Aggregation", 2022.
+- CGAD: Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In Staleness-Aware Outer Optimization for Decoupled DiLoCo",
+  2026.
+- Rescaled ASGD: Mahran et al., "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
+  System Heterogeneity", 2026.
+- HeLoCo: Al Asif et al., "HeLoCo: Efficient Asynchronous Low-Communication Training under Data and Device
+  Heterogeneity", 2026.
+- Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
+- FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -286,6 +302,110 @@ class DelayAdaptiveASGD(ReportingRule):
         return scale(factor, gradient_of(trip, self.client_learning_rate))
 
 
+class RescaledASGD(ReportingRule):
+    """Rescaled ASGD: w <- w - eta_i g, one arrival per step, with eta_i = eta tau_i (1/N) sum_j 1 / tau_j.
+
+    tau_i is known beforehand: `foresee` is told the client and the duration of all trips that will be applied.
+
+    Args:
+      client_learning_rate: for g.
+      durations: "mean": tau_i is the mean duration of client i's trips; "trip": in the numerator the duration of
+        the trip itself; "frequency": one over the number of its trips. N and j: the clients that arrive at all.
+
+    Reports: factor, eta_i / eta.
+    """
+
+    def __init__(self, client_learning_rate: float, durations: str = "mean"):
+        self.client_learning_rate = client_learning_rate
+        self.durations = durations
+
+    def foresee(self, trips):
+        """trips: (client, duration) of each trip that will be applied."""
+        taken = {}
+        for client, duration in trips:
+            taken.setdefault(client, []).append(duration)
+        frequency = self.durations == "frequency"
+        self.tau = {
+            client: 1 / len(each) if frequency else sum(each) / len(each) for client, each in taken.items()
+        }
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        rates = sum(1 / tau for tau in self.tau.values()) / len(self.tau)
+        own = trip.arrival_time - trip.download_time if self.durations == "trip" else self.tau[trip.client]
+        self.reports.append({"factor": own * rates})
+        return scale(own * rates, gradient_of(trip, self.client_learning_rate))
+
+
+# --------------------------------------------------------------------------------------------------
+# FADAS: a step of the server that is smaller where the buffer is late.
+# --------------------------------------------------------------------------------------------------
+
+
+class FADAS(ReportingRule):
+    """FADAS algorithm 1: (1/K) sum D_i goes into the server's AMSGrad, which steps with eta_t.
+
+    With tau_max the largest tau of the step's trips, eta_t = eta if tau_max <= tau_c. Otherwise
+
+    - form "paper": eta_t = min(eta, 1 / tau_max), which needs eta;
+    - form "release": eta_t = eta / tau_max.
+
+    Reports: factor, eta_t / eta.
+    """
+
+    def __init__(self, form: str, threshold: int, server_learning_rate: float | None = None):
+        if form not in ("paper", "release"):
+            raise ValueError(f"form must be 'paper' or 'release', not {form!r}")
+        self.form = form
+        self.threshold = threshold
+        self.server_learning_rate = server_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        late = max(trip.staleness for trip in trips)
+        self.step_scale = 1.0
+        if late > self.threshold:
+            rate = self.server_learning_rate
+            self.step_scale = 1.0 / late if self.form == "release" else min(rate, 1.0 / late) / rate
+        self.reports.append({"factor": self.step_scale})
+        return scale(-1.0, mean_of([trip.update for trip in trips]))
+
+
+class AMSGrad:
+    """The server optimizer of FADAS, in three forms.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g². With t counting from 1,
+
+    - "paper" (algorithm 1): v^ <- max(v^, v); w <- w - eta m / (sqrt(v^) + epsilon);
+    - "release" (the authors' code): the same v^; m' = m / (1 - b1^t); w <- w - eta m' / (sqrt(v^) / sqrt(1 - b2^t) +
+      epsilon);
+    - "optax": v^ <- max(v^, v / (1 - b2^t)); w <- w - eta m' / (sqrt(v^) + epsilon).
+    """
+
+    def __init__(self, learning_rate, form="paper", b1=0.9, b2=0.99, epsilon=1e-8):
+        self.learning_rate, self.form = learning_rate, form
+        self.b1, self.b2, self.epsilon = b1, b2, epsilon
+
+    def begin(self, params):
+        self.t = 0
+        self.m = self.v = self.largest = zeros_like(params)
+
+    def apply(self, params, gradient):
+        self.t += 1
+        self.m = add(scale(self.b1, self.m), scale(1 - self.b1, gradient))
+        self.v = add(scale(self.b2, self.v), scale(1 - self.b2, tree_map(np.square, gradient)))
+        missing = 1 - self.b2**self.t
+        compared = scale(1 / missing, self.v) if self.form == "optax" else self.v
+        self.largest = tree_map(np.maximum, self.largest, compared)
+        root = tree_map(np.sqrt, self.largest)
+        m = self.m
+        if self.form != "paper":
+            m = scale(1 / (1 - self.b1**self.t), m)
+        if self.form == "release":
+            root = scale(1 / math.sqrt(missing), root)
+        direction = tree_map(lambda m, r: m / (r + self.epsilon), m, root)
+        return subtract(params, scale(self.learning_rate, direction))
+
+
 # --------------------------------------------------------------------------------------------------
 # A gradient or an update stored per client.
 # --------------------------------------------------------------------------------------------------
@@ -449,6 +569,80 @@ class CA2FL(ReportingRule):
         clients = len({trip.client for trip in trips})
         self.reports.append({"clients": clients})
         return scale(-1.0, add(mean_stored, scale(1.0 / clients, calibrated)))
+
+
+class MIFA(ReportingRule):
+    """MIFA algorithm 1: w <- w + eta (1/N) sum over all clients of G_i; G_i <- D_i for the trips of this step.
+
+    G_i is 0 until client i has been heard. quantise: D -> what is stored of it; D itself unless given.
+    """
+
+    def __init__(self, quantise=None):
+        self.quantise = (lambda update: update) if quantise is None else quantise
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.memory = [zeros_like(params) for _ in range(num_clients)]
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            self.memory[trip.client] = self.quantise(trip.update)
+        self.reports.append({})
+        return scale(-1.0, mean_of(self.memory))
+
+
+class DuDeASGD(ReportingRule):
+    """DuDe-ASGD: w <- w - eta (1/N) sum over all clients of their newest gradients; step 0 takes one of each."""
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.newest = {}
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            self.newest[trip.client] = gradient_of(trip, self.client_learning_rate)
+        self.reports.append({})
+        return mean_of([self.newest[client] for client in range(self.num_clients)])
+
+
+class AREA(ReportingRule):
+    """AREA: w <- w + (1/N) sum over the trips of this step of (y_i - y_i'), then y_i' <- y_i; y_i' = w_0 at first."""
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.sent = [params] * num_clients
+
+    def pseudo_gradient(self, params, trips):
+        received = zeros_like(params)
+        for trip in trips:
+            received = add(received, subtract(trip.trained, self.sent[trip.client]))
+            self.sent[trip.client] = trip.trained
+        self.reports.append({})
+        return scale(-1.0 / self.num_clients, received)
+
+
+class FedFa(ReportingRule):
+    """FedFa: one arrival a step. Of models: w <- the mean of the last K models that have arrived.
+
+    Before K have, w_0 stands for those that lack. Of updates: w <- w + eta (the sum of the last K updates) / K.
+    """
+
+    def __init__(self, window: int, of_models: bool):
+        self.window, self.of_models = window, of_models
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.last = [params if self.of_models else zeros_like(params)] * self.window
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        self.last = [*self.last, trip.trained if self.of_models else trip.update][-self.window :]
+        self.reports.append({})
+        mean = mean_of(self.last)
+        return subtract(params, mean) if self.of_models else scale(-1.0, mean)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -687,6 +881,65 @@ class WKAFL(ReportingRule):
         return scale(factor, aggregate)
 
 
+class PORT(ReportingRule):
+    """PORT without interrupts: w <- w + sum_i p_i D_i, the p_i of a step summing to 1.
+
+    p_i is proportional to n_i (a B / (tau_i + B) + b (1 + cos_i) / 2), cos_i the cosine of D_i with what the server's
+    model has changed by since the client's download: 1 where it has not, and 0 for D_i = 0.
+
+    Reports: weights, the p_i in order of arrival.
+    """
+
+    def __init__(self, bound: float, a: float, b: float, weight_by_examples: bool = True):
+        self.bound, self.a, self.b = bound, a, b
+        self.weight_by_examples = weight_by_examples
+
+    def weight(self, params, trip) -> float:
+        moved = subtract(params, trip.start)
+        similarity = 1.0 if norm(moved) == 0.0 else cosine(moved, trip.update)
+        examples = examples_of(trip) if self.weight_by_examples else 1
+        fresh = self.bound / (trip.staleness + self.bound)
+        return examples * (self.a * fresh + self.b * (1 + similarity) / 2)
+
+    def pseudo_gradient(self, params, trips):
+        weights = normalized([self.weight(params, trip) for trip in trips])
+        self.reports.append({"weights": weights})
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+class AsyncFedED(ReportingRule):
+    """AsyncFedED: w <- w + lambda / (gamma + epsilon) D, gamma = ||w - w_downloaded|| / ||D||; D = 0 moves nothing.
+
+    One arrival a step; lambda is the server's learning rate.
+
+    Reports: ratio, gamma (0 for D = 0).
+    """
+
+    def __init__(self, epsilon: float):
+        self.epsilon = epsilon
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        length = norm(trip.update)
+        if length == 0.0:
+            self.reports.append({"ratio": 0.0})
+            return zeros_like(params)
+        ratio = norm(subtract(params, trip.start)) / length
+        self.reports.append({"ratio": ratio})
+        return scale(-1 / (ratio + self.epsilon), trip.update)
+
+
+def cosine_gated(decay: float, cutoff: float):
+    """CGAD's weight by staleness: e^(-decay tau), times a gate: a cosine that falls from 1 at 0 to 0 at `cutoff`."""
+
+    def weight(staleness) -> float:
+        if staleness >= cutoff:
+            return 0.0
+        return 0.5 * (1 + math.cos(math.pi * staleness / cutoff)) * math.exp(-decay * staleness)
+
+    return weight
+
+
 # --------------------------------------------------------------------------------------------------
 # Zeno++.
 # --------------------------------------------------------------------------------------------------
@@ -779,6 +1032,79 @@ class FedNova(ReportingRule):
         mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))
         self.reports.append({"mean_steps": mean_steps})
         return scale(-mean_steps, weighted_sum(shares, per_step))
+
+
+# --------------------------------------------------------------------------------------------------
+# Server optimizers of asynchronous DiLoCo.
+# --------------------------------------------------------------------------------------------------
+
+
+class HeLoCo:
+    """HeLoCo: each array g of the gradient is corrected by the momentum m of that array, by their cosine c.
+
+    conf = |g| / (|g| + kappa |m| + epsilon), v = m / |m|:
+
+    - c >= c_ok: g;
+    - c < 0: g - beta c |g| v, beta = min(k_s (-c) conf, beta_max);
+    - otherwise |g| times the unit vector along (1 - l) g / |g| + l v, l = min(k_d (1 - c) conf, 1).
+
+    m <- mu m + (1 - mu) G; w <- w - eta (G + mu m). `kinds` counts what happened to arrays, by "keep" and so on.
+    """
+
+    def __init__(self, learning_rate, mu, c_ok, k_s, beta_max, k_d, kappa, epsilon=1e-8):
+        self.learning_rate, self.mu, self.c_ok, self.k_s = learning_rate, mu, c_ok, k_s
+        self.beta_max, self.k_d, self.kappa, self.epsilon = beta_max, k_d, kappa, epsilon
+
+    def begin(self, params):
+        self.m = zeros_like(params)
+        self.kinds = {"keep": 0, "shrink": 0, "turn": 0}
+
+    def corrected(self, g, m):
+        length, other = norm(g), norm(m)
+        if length == 0 or other == 0:
+            return g
+        v, c = m / other, inner_product(g, m) / (length * other)
+        confidence = length / (length + self.kappa * other + self.epsilon)
+        if c >= self.c_ok:
+            self.kinds["keep"] += 1
+            return g
+        if c < 0:
+            self.kinds["shrink"] += 1
+            return g - min(-self.k_s * c * confidence, self.beta_max) * c * length * v
+        self.kinds["turn"] += 1
+        share = min(self.k_d * (1 - c) * confidence, 1)
+        mixed = (1 - share) * g / length + share * v
+        return length * mixed / norm(mixed)
+
+    def apply(self, params, gradient):
+        kept = tree_map(self.corrected, gradient, self.m)
+        self.m = add(scale(self.mu, self.m), scale(1 - self.mu, kept))
+        return subtract(params, scale(self.learning_rate, add(kept, scale(self.mu, self.m))))
+
+
+class DelayedNesterov:
+    """Liu et al. 2024, algorithm 3: the momentum m changes with every N-th gradient, by the mean of the last N.
+
+    At a step: w <- w - eta (c b m + g / N). At every N-th: m <- b m + that mean, and then
+    w <- w - eta ((1 - cN + c) b m + g / N).
+    """
+
+    def __init__(self, learning_rate: float, momentum: float, period: int, c: float = 0.0):
+        self.learning_rate, self.momentum, self.period, self.c = learning_rate, momentum, period, c
+
+    def begin(self, params):
+        self.m = zeros_like(params)
+        self.gradients = []
+
+    def apply(self, params, gradient):
+        self.gradients.append(gradient)
+        share = self.c
+        if len(self.gradients) == self.period:
+            self.m = add(scale(self.momentum, self.m), mean_of(self.gradients))
+            self.gradients = []
+            share = 1 - self.c * self.period + self.c
+        direction = add(scale(share * self.momentum, self.m), scale(1 / self.period, gradient))
+        return subtract(params, scale(self.learning_rate, direction))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -100,6 +100,9 @@ def reference_directions(rule: ref.Rule, schedule: jafl.EventSchedule, updates: 
     """[T, P]: the directions of the reference's rule, fed with ``updates`` [J, P]; 0 where it skips a step."""
     sizes = sizes_of(schedule.num_clients)
     nothing = {"w": np.zeros(updates.shape[1])}
+    if hasattr(rule, "foresee"):
+        durations = schedule.arrival_time - schedule.download_time
+        rule.foresee([*zip(schedule.client.tolist(), durations.tolist(), strict=True)])
     rule.begin(nothing, schedule.num_clients)
     directions = np.zeros((schedule.num_steps, updates.shape[1]))
     for step, (first, end) in enumerate(zip(schedule.step_offsets, schedule.step_offsets[1:], strict=False)):

@@ -11,6 +11,7 @@ from against_reference import Case, make_federation
 
 import jafl
 from jafl import delays, rules
+from jafl.rules import server_optimizers
 
 
 def server(rate: float) -> tuple:
@@ -99,6 +100,21 @@ MANY_TRIPS = {
     "aced": (rules.aced(active_steps=2), lambda: papers.ACED(1.0, 2)),
     "aced by cached age": (rules.aced(2, "cached"), lambda: papers.ACED(1.0, 2, "cached")),
 }
+
+
+def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
+    """In one of the forms of its AMSGrad, "sgd" for a server with momentum in its place; delays count from 2."""
+    amsgrad = jafl.specify(server_optimizers.fedamsgrad, learning_rate=rate, epsilon=1e-3, form=form)
+    momentum = jafl.specify(optax.sgd, learning_rate=rate, momentum=0.5), ref.SGD(rate, 0.5)
+    return Case(
+        "",
+        rules.fadas(delay_form, 2, server_learning_rate=rate),
+        lambda: papers.FADAS(delay_form, 2, rate) if delay_form != "none" else ref.FedAvg(),
+        momentum if form == "sgd" else (amsgrad, papers.AMSGrad(rate, form, epsilon=1e-3)),
+        buffer_size=3,
+    )
+
+
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -143,6 +159,20 @@ RULES = {
         lambda: papers.DelayAdaptiveASGD(1.0, 6, "bound", 0.3, 0.3),
         buffer_size=1,
     ),
+    "rescaled asgd": on_gradients(
+        rules.rescaled_asgd(), lambda: papers.RescaledASGD(1.0), 0.1, buffer_size=1
+    ),
+    "rescaled asgd, trip": on_gradients(
+        rules.rescaled_asgd("trip"), lambda: papers.RescaledASGD(1.0, "trip"), 0.1, buffer_size=1
+    ),
+    "rescaled asgd, frequency": on_gradients(
+        rules.rescaled_asgd("frequency"), lambda: papers.RescaledASGD(1.0, "frequency"), 0.1, buffer_size=1
+    ),
+    "fadas": fadas("paper"),
+    "fadas, release": fadas("release", "release"),
+    "fadas, as optax has it": fadas("release", "optax"),
+    "fadas, no delay": fadas("none"),
+    "fadas, momentum": fadas("release", "sgd"),
     "sasgd": on_gradients(rules.sasgd(), lambda: papers.SASGD(1.0)),
     "twafl": on_gradients(rules.twafl(), lambda: papers.TWAFL(1.0)),
     "sasgd, after the step": on_gradients(rules.sasgd(), lambda: papers.SASGD(1.0), restart="after_step"),
@@ -190,6 +220,37 @@ RULES = {
     "ca2fl": Case("", rules.ca2fl(), papers.CA2FL, buffer_size=5),
     "ca2fl, changes with the step": Case(
         "", rules.ca2fl("step"), lambda: papers.CA2FL("step"), buffer_size=5
+    ),
+    "mifa": Case("", rules.mifa(), papers.MIFA, buffer_size=4),
+    "mifa, initial round": Case("", rules.mifa(), papers.MIFA, buffer_size=4, initial_round=True),
+    "mifa, bfloat16": Case(
+        "", rules.mifa("bfloat16"), lambda: papers.MIFA(quantise=in_bfloat16), buffer_size=4
+    ),
+    "dude-asgd": cached(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), buffer_size=4),
+    "area": Case("", rules.area(), papers.AREA, server(1.0), buffer_size=4),
+    "area, one trip a step": Case("", rules.area(), papers.AREA, server(1.0), buffer_size=1),
+    "fedfa": Case("", rules.fedfa(4), lambda: papers.FedFa(4, True), server(1.0), buffer_size=1),
+    "fedfa, updates": Case(
+        "", rules.fedfa(4, "updates"), lambda: papers.FedFa(4, False), server(0.3), buffer_size=1
+    ),
+    "asyncfeded": Case("", rules.asyncfeded(0.8), lambda: papers.AsyncFedED(0.8), server(0.5), buffer_size=1),
+    "port": Case("", rules.port(4.0, 1.0, 2.0), lambda: papers.PORT(4.0, 1.0, 2.0), buffer_size=4),
+    "port, uniform": Case(
+        "",
+        rules.port(10.0, 3.0, 1.0, False),
+        lambda: papers.PORT(10.0, 3.0, 1.0, False),
+        buffer_size=3,
+        work={"batch_size": 4, "local_steps": 3},
+    ),
+    "cgad": Case(
+        "",
+        rules.cgad(0.2, 7.0),
+        lambda: ref.FedBuff(papers.cosine_gated(0.2, 7.0)),
+        (jafl.specify(optax.adam, learning_rate=0.02, eps=1e-3), ref.Adam(0.02, epsilon=1e-3)),
+        buffer_size=2,
+    ),
+    "cgad, plain server": Case(
+        "", rules.cgad(0.2, 7.0), lambda: ref.FedBuff(papers.cosine_gated(0.2, 7.0)), buffer_size=2
     ),
     "wkafl": wkafl(),
     "wkafl, after the step": wkafl(restart="after_step"),

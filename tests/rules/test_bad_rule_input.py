@@ -1,5 +1,6 @@
 """A rule that cannot work is refused before anything is computed: by name, value and remedy."""
 
+import dataclasses
 import tracemalloc
 from typing import Any
 
@@ -151,6 +152,15 @@ def test_gsgm_needs_gated_rounds():
     assert_refused(rules.gsgm(), make_schedule(restart="after_step"), "restart is", "'after_round' for gsgm")
 
 
+def test_trips_without_duration_have_no_rescaled_rate():
+    """As in a schedule written by hand. By frequency they have one."""
+    schedule = make_schedule()
+    still = dataclasses.replace(schedule, download_time=schedule.arrival_time)
+    with pytest.raises(jafl.SettingError, match="delay is '0 for all trips.*durations='frequency'"):
+        rules.rescaled_asgd().build().columns(still)
+    rules.rescaled_asgd("frequency").build().columns(still)
+
+
 def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
     """Two clients train all the time while the others are under way: their trips alone are numbered in order."""
     slow = jafl.delays.groups(((2, jafl.delays.constant(1.0)), (CLIENTS - 2, jafl.delays.constant(1e6))))
@@ -172,6 +182,17 @@ def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
         (rules.ace(memory_precision="int9"), ["memory_precision is 'int9'", "Did you mean 'int8'"]),
         (rules.ca2fl("steps"), ["changes is 'steps'", "one of arrival, step", "Did you mean 'step'"]),
         (rules.ca2fl(memory_precision="half"), ["memory_precision is 'half'", "bfloat16, full, int8"]),
+        (rules.fedfa(0), ["window is 0", "at least 1"]),
+        (rules.fedfa(form="update"), ["form is 'update'", "Did you mean 'updates'"]),
+        (rules.asyncfeded(0.0), ["epsilon is 0", "above 0"]),
+        (rules.port(staleness_bound=0.0), ["staleness_bound is 0", "above 0"]),
+        (rules.port(similarity_factor=-1.0), ["similarity_factor is -1", "at least 0"]),
+        (rules.cgad(decay=-0.1), ["decay is -0.1", "at least 0"]),
+        (rules.cgad(cutoff=0.0), ["cutoff is 0", "above 0"]),
+        (rules.fadas("papers"), ["delay_form is 'papers'", "Did you mean 'paper'"]),
+        (rules.fadas(threshold=-1), ["threshold is -1", "at least 0"]),
+        (rules.fadas(server_learning_rate=0.0), ["server_learning_rate is 0", "above 0"]),
+        (rules.rescaled_asgd("means"), ["durations is 'means'", "Did you mean 'mean'"]),
         (rules.zeno_plus_plus(lambda p: p, 0), ["refresh_every is 0", "at least 1"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -33,6 +33,7 @@ def own_gradient(params: Any) -> Any:
 ROWS = {
     "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
+    "area": Row(rules.area(), None, 4),
     "asgd": Row(rules.asgd(), None, 1),
     "ca2fl": Row(rules.ca2fl(), None, 4),
     "delay_adaptive_asgd": Row(
@@ -40,7 +41,16 @@ ROWS = {
         rules.delay_adaptive_asgd("bound", smoothness=5.0),
         1,
     ),
+    "dude_asgd": Row(rules.dude_asgd(), None, 4),
+    "mifa": Row(rules.mifa(), None, 4),
     "exponential_weighting": Row(rules.exponential_weighting(0.5), rules.exponential_weighting(1.5), 4),
+    "fadas": Row(
+        rules.fadas("paper", server_learning_rate=1.0), rules.fadas("paper", server_learning_rate=2.0), 4
+    ),
+    "fedfa": Row(rules.fedfa(3), None, 1),
+    "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
+    "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
+    "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),
@@ -48,6 +58,7 @@ ROWS = {
         4,
     ),
     "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 3, "after_round"),
+    "rescaled_asgd": Row(rules.rescaled_asgd(), None, 1),
     "sasgd": Row(rules.sasgd(), None, 4),
     "twafl": Row(rules.twafl(), None, 4),
     "wkafl": Row(
@@ -93,12 +104,11 @@ def one_step(row: Row, arrivals: list[Arrival], state: Any) -> tuple:
     buffer, reports = rule.begin(state, PARAMS), []
     schedule = small_schedule(rule, len(arrivals), row.restart)
     columns = {name: jnp.asarray(rows[0]) for name, rows in rule.columns(schedule).items()}
-    previous = jax.tree.map(jnp.zeros_like, PARAMS)
+    nothing = jax.tree.map(jnp.zeros_like, PARAMS)
     for each in arrivals:
         each = each._replace(columns=columns)
-        if rule.remembers:
-            each = each._replace(previous=previous, stored=rule.remembers(each))
-            previous = each.stored
+        if rule.remembers:  # columns and memory are those of a client's first trip
+            each = each._replace(previous=nothing, stored=rule.remembers(each))
         buffer, report = rule.fold(buffer, each)
         reports.append(report)
     return rule.finish(buffer, PARAMS), reports
@@ -367,6 +377,47 @@ def test_a_skipped_step_counts_but_moves_nothing():
     assert never.step_reports["applied"].tolist() == [1.0] + [0.0] * 23
     always = small_run(jafl.specify(skipping, 1), 3, server_optimizer=momentum)
     assert not np.array_equal(always.params["dense"]["kernel"], never.params["dense"]["kernel"])
+
+
+def test_a_scaled_step_moves_the_optimizer_and_a_skipped_one_does_not():
+    """The type decides: 0.0 scales the step to nothing, and momentum has seen its direction; False skips it."""
+
+    def every_second(other: Any) -> jafl.Rule:
+        plain = rules.fedavg().build()
+        return plain._replace(
+            init=lambda params, num_clients: jnp.int32(0),
+            begin=lambda state, params: (state, plain.begin((), params)),
+            fold=lambda buffer, arrival: ((buffer[0], plain.fold(buffer[1], arrival)[0]), {}),
+            finish=lambda buffer, params: (
+                *plain.finish(buffer[1], params)[:1],
+                buffer[0] + 1,
+                {},
+                jnp.where(buffer[0] % 2 == 0, type(other)(1), other),
+            ),
+            additive=False,
+        )
+
+    momentum = jafl.specify(optax.sgd, learning_rate=1.0, momentum=0.9)
+    skipped, scaled, halved = (
+        small_run(every_second(other), 3, server_optimizer=momentum) for other in (False, 0.0, 0.5)
+    )
+    assert [each.step_reports["applied"].tolist() for each in (skipped, scaled, halved)] == [
+        [1.0, 0.0] * 12,
+        [1.0, 0.0] * 12,
+        [1.0, 0.5] * 12,
+    ]
+    kernels = [each.params["dense"]["kernel"] for each in (skipped, scaled, halved)]
+    assert min(np.abs(kernels[a] - kernels[b]).max() for a, b in ((0, 1), (0, 2), (1, 2))) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "scale, parts", [(1.5, "is 1.5, but must be from 0 to 1"), (np.ones(2), "a single number")]
+)
+def test_a_scale_that_is_none_is_refused(scale: Any, parts: str):
+    plain = rules.fedavg().build()
+    rule = plain._replace(finish=lambda buffer, params: (*plain.finish(buffer, params)[:3], scale))
+    with pytest.raises(jafl.SettingError, match=parts):
+        small_run(rule, 3)
 
 
 def test_a_rule_from_a_notebook_needs_no_library_file():

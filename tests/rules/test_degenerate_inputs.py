@@ -33,7 +33,7 @@ STILL = {
         *("fedstaleweight, equation 8", "reverse exponential weighting", "delay-adaptive, drop", "twafl"),
         *("gsgm, steps across rounds", "zeno++, lazy", "ace", "ace, direct", "aced, short"),
         *("aced by cached age, 7", "ca2fl", "ca2fl, changes with the step", "fednova"),
-        *("wkafl", "wkafl, no gradient selection"),
+        *("wkafl", "wkafl, no gradient selection", "asyncfeded", "port", "area", "mifa"),
     )
 } | {
     "fedbuff": Case(""),

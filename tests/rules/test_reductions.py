@@ -1,6 +1,6 @@
 """Rules that must agree where their definitions say so, each in float64 to the last digits."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -10,7 +10,9 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import delays, rules
-from jafl.rules import staleness
+from jafl.rules import server_optimizers, staleness
+from jafl.rules.accumulate import weighted_sum
+from jafl.rules.expected_staleness import normalized_per_step
 
 CLIENTS = 10
 MODEL = jafl.models.softmax(4)
@@ -27,7 +29,7 @@ def federation() -> jafl.Federation:
     return jafl.Federation.from_arrays(x, y, partition, test_x=x, test_y=y, num_classes=4)
 
 
-def run(schedule: jafl.EventSchedule, rule: Any, *, server_rate=0.5, **work) -> jafl.History:
+def run(schedule: jafl.EventSchedule, rule: Any, *, server_rate=0.5, server=None, **work) -> jafl.History:
     data = federation()
     given = {"learning_rate": 0.3, "batch_size": 8, "local_steps": 3, **work}
     return jafl.simulate(
@@ -37,7 +39,7 @@ def run(schedule: jafl.EventSchedule, rule: Any, *, server_rate=0.5, **work) -> 
         rule,
         MODEL.init(jax.random.key(0), data.x),
         jax.random.key(4),
-        server_optimizer=jafl.specify(optax.sgd, learning_rate=server_rate),
+        server_optimizer=server or jafl.specify(optax.sgd, learning_rate=server_rate),
         evaluate_at=[],
     )
 
@@ -86,6 +88,95 @@ def test_fedbuff_with_equal_durations_and_a_buffer_of_the_cohort_is_fedavg():
     )
     np.testing.assert_array_equal(everyone.step_time, rounds.step_time)
     assert_same(run(everyone, rules.fedbuff()), run(rounds, rules.fedavg()))
+
+
+def hyperbolic(bound: float) -> jafl.Rule:
+    """Weights 1 / (1 + staleness / bound), summing to 1 in each step."""
+    return weighted_sum(lambda schedule: normalized_per_step(schedule, 1 / (1 + schedule.staleness / bound)))
+
+
+COHORT = {"buffer_size": CLIENTS, "delay": delays.constant(2.0), "server_steps": 12}
+ROUNDS = {"cohort_size": CLIENTS, "delay": delays.constant(2.0), "server_steps": 12}
+AMSGRAD = jafl.specify(server_optimizers.fedamsgrad, learning_rate=0.03)
+
+
+class Identity(NamedTuple):
+    """Two rules that are the same on a schedule, or on two of them; ``changes`` of ``run`` are for both."""
+
+    rule: Any
+    same: Any
+    schedule: dict[str, Any]
+    rounds: bool = False
+    changes: dict[str, Any] = {}  # noqa: RUF012  (nobody writes to it)
+    differs: dict[str, Any] | None = None  # a schedule on which they are not the same
+
+
+IDENTITIES = {
+    "cgad where nothing is stale is fedbuff": Identity(
+        rules.cgad(), rules.fedbuff(staleness.constant()), COHORT, differs={"buffer_size": 3}
+    ),
+    "cgad without a cutoff is exponential": Identity(
+        rules.cgad(0.3, float("inf")), rules.fedbuff(staleness.exponential(0.3)), {"buffer_size": 3}
+    ),
+    "port where nothing is stale is fedavg": Identity(
+        rules.port(weigh_by_examples=False), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
+    ),
+    "port without similarity is hyperbolic weights, normalised": Identity(
+        rules.port(4.0, 2.0, 0.0, False), jafl.specify(hyperbolic, 4.0), {"buffer_size": 3}
+    ),
+    "asyncfeded of one client at a time is asgd at rate 1 / epsilon": Identity(
+        rules.asyncfeded(1.0), rules.asgd(), {"concurrency": 1}, differs={}
+    ),
+    "fedfa with a window of one is fedasync with full mixing": Identity(
+        rules.fedfa(1), rules.fedasync(staleness.constant()), {}, changes={"server_rate": 1.0}
+    ),
+    "fedfa of all clients in turn is area": Identity(
+        rules.fedfa(CLIENTS),
+        rules.area(),
+        {"delay": delays.constant(2.0)},
+        changes={"server_rate": 1.0},
+        differs={},
+    ),
+    "fedfa of one update is asgd": Identity(rules.fedfa(1, "updates"), rules.asgd(), {}),
+    "mifa with everyone in each step is fedavg": Identity(
+        rules.mifa(), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
+    ),
+    "area with everyone in each step is fedavg": Identity(
+        rules.area(), rules.fedavg(), COHORT, True, {"server_rate": 1.0}, {"buffer_size": 3}
+    ),
+    "dude-asgd with one arrival a step is ace": Identity(
+        rules.dude_asgd(), rules.ace(), {"initial_round": True}
+    ),
+    "mifa after an initial round is dude-asgd": Identity(
+        rules.mifa(), rules.dude_asgd(), {"initial_round": True, "buffer_size": 3}
+    ),
+    "rescaled asgd with equal durations is asgd": Identity(
+        rules.rescaled_asgd(),
+        rules.asgd(),
+        {"delay": delays.constant(2.0)},
+        differs={"delay": delays.once_per_client(delays.exponential(1.0))},
+    ),
+    "fadas whose threshold nothing reaches is fedbuff without weights": Identity(
+        rules.fadas("release", 10_000),
+        rules.fedbuff(staleness.constant()),
+        {"buffer_size": 3},
+        changes={"server": AMSGRAD},
+    ),
+    "fadas with equal durations and a buffer of the cohort is FedAMSGrad": Identity(
+        rules.fadas("release", 0), rules.fedavg(), COHORT, True, {"server": AMSGRAD}, {"buffer_size": 3}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_identities(name: str):
+    one = IDENTITIES[name]
+    schedule = asynchronous(**one.schedule)
+    other = jafl.synchronous(num_clients=CLIENTS, **ROUNDS) if one.rounds else schedule
+    assert_same(run(schedule, one.rule, **one.changes), run(other, one.same, **one.changes))
+    if one.differs is not None:
+        schedule = asynchronous(**one.differs)
+        assert_different(run(schedule, one.rule, **one.changes), run(schedule, one.same, **one.changes))
 
 
 @pytest.mark.full

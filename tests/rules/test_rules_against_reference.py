@@ -83,6 +83,16 @@ def test_rule_equals_the_papers(case: Case, precision: str, monkeypatch):
             reports["score"], score, rtol=1e-8 if exact else 1e-4, atol=1e-10 if exact else 1e-5
         )
         same_decisions("applied", theirs("accepted"), score + expected.gamma * expected.epsilon)
+    if case.name.startswith("port"):
+        weights = np.concatenate(theirs("weights"))
+        np.testing.assert_allclose(history.weights, weights, rtol=1e-7 if exact else 1e-3)
+        assert np.ptp(weights) > 0.05
+    if case.name.startswith("asyncfeded"):
+        np.testing.assert_allclose(reports["distance_ratio"], theirs("ratio"), rtol=1e-7 if exact else 1e-3)
+        assert "simultaneous" in case.name or max(theirs("ratio")) > 2
+    if case.name.startswith("fadas") and "no delay" not in case.name:
+        np.testing.assert_allclose(reports["applied"], theirs("factor"), rtol=1e-12 if exact else 1e-6)
+        assert "simultaneous" in case.name or min(theirs("factor")) < 1, "no step is scaled"
     if case.name.startswith("delay-adaptive, drop"):
         np.testing.assert_array_equal(reports["applied"], np.array(theirs("factor")) > 0)
 

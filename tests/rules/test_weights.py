@@ -83,6 +83,9 @@ WEIGHINGS = {
     "ca2fl": Weighing(rules.ca2fl(), papers.CA2FL),
     "ca2fl, changes with the step": Weighing(rules.ca2fl("step"), lambda: papers.CA2FL("step")),
     "ca2fl, one trip a step": Weighing(rules.ca2fl(), papers.CA2FL, 1),
+    "fedfa, updates": Weighing(rules.fedfa(4, "updates"), lambda: papers.FedFa(4, False), 1),
+    "mifa": Weighing(rules.mifa(), papers.MIFA),
+    "dude-asgd": Weighing(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), 4, True),
     "fedbuff": Weighing(rules.fedbuff(), ref.FedBuff),
     "fedbuff, by examples": Weighing(
         rules.fedbuff(weigh_by_examples=True), lambda: ref.FedBuff(weight_by_examples=True)
@@ -98,6 +101,10 @@ WEIGHINGS = {
     ),
     "delay-adaptive, scale": Weighing(
         rules.delay_adaptive_asgd("scale", 8), lambda: papers.DelayAdaptiveASGD(1.0, 8), 1
+    ),
+    "rescaled asgd, trip": Weighing(rules.rescaled_asgd("trip"), lambda: papers.RescaledASGD(1.0, "trip"), 1),
+    "rescaled asgd, frequency": Weighing(
+        rules.rescaled_asgd("frequency"), lambda: papers.RescaledASGD(1.0, "frequency"), 1
     ),
     # Above a staleness of 3 the factor is 1 / (0.36 * staleness).
     "delay-adaptive, bound": Weighing(

@@ -98,6 +98,8 @@ CASES = [
         False,
         schedule=BUFFER,
     ),
+    Case("area", lambda n: rules.area(), True, EPOCHS, BUFFER),
+    Case("fadas", lambda n: rules.fadas(server_learning_rate=0.5 + n), True, schedule=BUFFER, momentum=0.5),
     Case("zeno++", zeno, True, on_gradients=True),
     Case(
         "FedAvgM, over-selection",

@@ -161,6 +161,9 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     def duration(client: int, trip: int) -> float:
         return float(case.delay.durations(3, np.array([client]), np.array([trip]))[0])
 
+    if hasattr(expected_rule, "foresee"):
+        durations = schedule.arrival_time - schedule.download_time
+        expected_rule.foresee([*zip(schedule.client.tolist(), durations.tolist(), strict=True)])
     common = dict(
         params=ref.float64_copy(params),
         num_clients=case.clients,

@@ -5,15 +5,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.base.errors import SettingError, require
+from jafl.base.errors import SettingError, is_number, require
+from jafl.base.step_scale import is_scale
 from jafl.records import Params
 
 
 def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
-    """What ``Rule.finish`` returned for ``params`` [*P]: (direction, state, report, whether to step).
+    """What ``Rule.finish`` returned for ``params`` [*P]: (direction, state, report, how much of the step to make).
 
     Raises:
-      SettingError: unless there are four things, and the direction has the arrays of the parameters.
+      SettingError: unless there are four things, the direction has the arrays of the parameters, and the last is one
+        number, from 0 to 1 if it is a floating one.
     """
     # While the shapes of reports are traced: later it would be optax that fails, in words that name no rule.
     number = len(finished) if isinstance(finished, tuple) else type(finished).__name__
@@ -49,6 +51,10 @@ def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
         )
     # Anything of a rule's own passes here: only the direction has a form that the optimizer relies on.
     direction, state, report, apply = finished
+    if is_scale(apply):
+        name, remedy = "the step's scale, the last that the rule's finish returns,", "False skips the step."
+        require(jnp.shape(apply) == (), name, f"of the shape {jnp.shape(apply)}", "a single number", remedy)
+        require(not is_number(apply) or 0 <= apply <= 1, name, apply, "from 0 to 1", remedy)
     return direction, state, report, apply
 
 

@@ -3,21 +3,21 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jafl.base.errors import require
+from jafl.base.step_scale import part_made
 from jafl.engine.forms.rows import ROWS, AcceleratorRows
 from jafl.engine.loop.program import Program
 from jafl.records import Arrival
 
 
 def with_applied(report: dict[str, Any], apply: Any) -> dict[str, Any]:
-    """The rule's report, with ``applied``, 1 or 0, of a rule that may skip a step."""
+    """The rule's report, with ``applied`` of a rule that may skip a step or scale it."""
     require(
         "applied" not in report, "the name of a rule's report", "applied", "another: the engine reports it"
     )
     # A rule that always steps returns Python's True, known while tracing: it gets no column of ones.
-    return dict(report) if apply is True else {**report, "applied": jnp.where(apply, 1.0, 0.0)}
+    return dict(report) if apply is True else {**report, "applied": part_made(apply)}
 
 
 def record_row(

@@ -11,6 +11,7 @@ from jax import lax
 
 from jafl.base.precision import products_in
 from jafl.base.random_keys import with_own_keys
+from jafl.base.step_scale import is_scale, scaled
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
@@ -313,10 +314,12 @@ def _step(
     optimizer = server_optimizer.build()
     pseudo_gradient, rule_state, report, apply = finished
     updates, optimizer_state = optimizer.update(pseudo_gradient, carry.optimizer_state, carry.params)
+    if is_scale(apply):
+        updates = scaled(apply, updates)
     params = optax.apply_updates(carry.params, updates)
     # A skipped step keeps the optimizer's state, too: momentum and schedules do not move without a step.
     # The constant True is known while JAX traces: no choice between old and new arrays is compiled.
-    if apply is not True:
+    if apply is not True and not is_scale(apply):
         stay = (carry.params, carry.optimizer_state)
         params, optimizer_state = _select(apply, (params, optimizer_state), stay)
     stepped = carry._replace(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jafl.base.step_scale import is_scale, part_made, scaled
 from jafl.records import Array, ArrayTree, Arrival, Buffer, Params, RuleState
 
 
@@ -62,7 +63,7 @@ class Reports(NamedTuple):
 
     Attributes:
       trip: {name: value} of the trip that it folds.
-      step: {name: value} of the server step that it closes; ``applied`` is among them if the rule may skip a step.
+      step: {name: value} of the server step that it closes; ``applied`` if the rule may skip or scale a step.
     """
 
     trip: dict[str, Array]
@@ -111,9 +112,12 @@ def operate(
     buffer = _where(operation.folds, folded, buffer)
     direction, new_rule_state, step_report, apply = rule.finish(buffer, params)
     updates, new_optimizer_state = optimizer.update(direction, optimizer_state, params)
+    if is_scale(apply):
+        updates = scaled(apply, updates)
     new_params = optax.apply_updates(params, updates)
     if apply is not True:
-        step_report = {**step_report, "applied": jnp.where(apply, 1.0, 0.0)}
+        step_report = {**step_report, "applied": part_made(apply)}
+    if apply is not True and not is_scale(apply):
         # A step that the rule skips leaves momentum as it is, too: the optimizer has not seen its direction.
         unmoved = (params, optimizer_state)
         new_params, new_optimizer_state = _where(apply, (new_params, new_optimizer_state), unmoved)

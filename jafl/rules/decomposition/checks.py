@@ -16,7 +16,11 @@ from jafl.specifications import Specification, as_rule
 
 # Why rules of the package that are not linear in the updates cannot be split, by name.
 NOT_LINEAR = {
+    "area": "it adds up clients' whole models, not only their updates",
+    "asyncfeded": "its weights depend on the lengths of updates",
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
+    "fedfa": "it averages clients' whole models; its form 'updates' is linear",
+    "port": "its weights depend on the directions of updates",
     "private": "it clips updates",
     "secure": "it clips and rounds updates",
     "wkafl": "it selects gradients by their angle, and clips them",

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jafl.base.errors import require
+from jafl.base.step_scale import part_made
 from jafl.records import (
     Array,
     Arrival,
@@ -187,5 +188,5 @@ def minus(first: Gradients, second: Gradients) -> Gradients:
 
 
 def taken(apply: bool | Array, direction: Gradients) -> Gradients:
-    """[*P]: ``direction``, or zeros if the rule skips the step."""
-    return direction if apply is True else accumulate.scaled(jnp.where(apply, 1, 0), direction)
+    """[*P]: ``direction`` times the part of the step that the rule makes: zeros if it skips the step."""
+    return direction if apply is True else accumulate.scaled(part_made(apply), direction)

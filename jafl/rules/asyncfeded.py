@@ -1,0 +1,55 @@
+"""AsyncFedED: updates count less, the further the model has moved since their download (Wang et al. 2022)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jafl.base.errors import is_number, require
+from jafl.records import Requirements, Rule
+from jafl.rules import accumulate
+from jafl.specifications import specification
+
+
+@specification
+def asyncfeded(epsilon: float = 1.0) -> Rule:
+    """AsyncFedED: the rate of an update falls with how far the model has moved in the meantime, in its own lengths.
+
+    w <- w + lambda / (gamma + epsilon) update at each arrival, with gamma = ||w - start|| / ||update||: the distance
+    of the server's model from the one that the client has downloaded (Wang, Yang, He, Shi and Chen 2022). lambda is
+    the learning rate of the server's plain SGD; for a fresh update gamma is 0, so its rate is lambda / epsilon. An
+    update of 0 moves nothing. Norms are over all leaves. The paper's other half is missing: it gives each client more
+    or fewer local epochs by its gamma, which would make the schedule depend on what is trained. Here clients' work
+    stays as it is.
+
+    Reports, per step, ``weight``, 1 / (gamma + epsilon), and ``distance_ratio``, gamma; both are 0 for an update
+    of 0.
+
+    Args:
+      epsilon: above 0.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for an ``epsilon`` that is not above 0.
+    """
+    # Inside a compiled program it is no number any more, but it was one when the run was prepared.
+    fits = not is_number(epsilon) or 0 < epsilon < math.inf
+    require(fits, "epsilon", epsilon, "a finite number above 0")
+
+    def finish(buffer, params):
+        update, start = buffer
+        moved = accumulate.norm(jax.tree.map(jnp.subtract, params, start))
+        length = accumulate.norm(update)
+        ratio = jnp.where(length > 0, moved / jnp.where(length > 0, length, 1), 0)
+        weight = jnp.where(length > 0, 1 / (ratio + epsilon), 0)
+        return accumulate.scaled(-weight, update), (), {"weight": weight, "distance_ratio": ratio}, True
+
+    return Rule(
+        init=lambda params, num_clients: (),
+        begin=lambda state, params: (accumulate.zeros(params), params),
+        fold=lambda buffer, arrival: ((arrival.update, arrival.start), {}),
+        finish=finish,
+        requirements=Requirements(needs_start=True, buffer_size=1),
+    )

@@ -1,0 +1,44 @@
+"""CGAD: stale pseudo-gradients fade into Adam by an exponential and a cosine gate (Shah and Sun 2026)."""
+
+import math
+
+import jax.numpy as jnp
+
+from jafl.base.errors import is_number, require
+from jafl.records import Rule
+from jafl.rules.fedbuff import fedbuff
+from jafl.specifications import specification
+
+
+@specification
+def cgad(decay: float = 0.1, cutoff: float = 16.0) -> Rule:
+    """CGAD: before the server's Adam sees an update, it is multiplied by gate(staleness) exp(-alpha staleness).
+
+    The direction is (1/K) sum_i gate(t_i) exp(-alpha t_i) update_i with t_i the staleness, and the gate
+    (1 + cos(pi min(t / t_cut, 1))) / 2, which is 1 at 0 and 0 from the cutoff on (Shah and Sun, "Cosine-gated
+    Adam-decay", 2026). The paper is of asynchronous DiLoCo, where every arrival makes a step; the mean over K is
+    FedBuff's. The server's optimizer is Adam (``optax.adam``); where nothing is stale, the rule is plain Adam. The
+    shape of the gate is a reading of the paper's abstract, and both defaults are jafl's. A cutoff of infinity is the
+    paper's Adam-decay. The variant by fragments of a model (PA-CGAD) is left out.
+
+    Reports ``weight`` per trip.
+
+    Args:
+      decay: alpha, per server step, at least 0.
+      cutoff: t_cut in server steps, above 0.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for numbers outside these ranges.
+    """
+    # Inside a compiled program they are no numbers any more, but they were when the run was prepared.
+    require(not is_number(decay) or 0 <= decay < math.inf, "decay", decay, "a finite number, at least 0")
+    require(not is_number(cutoff) or cutoff > 0, "cutoff", cutoff, "above 0")
+
+    def weight(staleness):
+        gate = (1 + jnp.cos(math.pi * jnp.minimum(staleness / cutoff, 1.0))) / 2
+        return gate * jnp.exp(-decay * staleness)
+
+    return fedbuff(weight).build()

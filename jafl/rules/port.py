@@ -1,0 +1,76 @@
+"""PORT: updates weigh more if they are fresh and point where the model has gone since (Su and Li, IWQoS 2022)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jafl.base.errors import is_number, require
+from jafl.records import Requirements, Rule
+from jafl.rules import accumulate
+from jafl.specifications import specification
+
+
+@specification
+def port(
+    staleness_bound: float = 10.0,
+    staleness_factor: float = 1.0,
+    similarity_factor: float = 1.0,
+    weigh_by_examples: bool = True,
+) -> Rule:
+    """PORT: the mean of K updates, weighted by their freshness and by their direction.
+
+    weight_i is in proportion to n_i (a B / (staleness_i + B) + b (1 + cos_i) / 2), normalised over the buffer: n_i
+    the client's number of examples, cos_i the cosine of update_i with w - start_i, the way that the server's model
+    has gone since the client's download (Su and Li, "How asynchronous can federated learning be?", IWQoS 2022). This
+    is a reading of Plato, the framework of the same group. SEAFL's weights have the same form. Where the model has
+    not moved, cos_i is 1; where the update is 0, it is 0. Cosines are over all leaves. Usual mistakes: Plato takes
+    the model of two rounds ago, however stale the update is, and cos_i = 1 up to a staleness of 1; AFL-Lib takes the
+    cosine of the client's model.
+
+    The paper's interrupts are missing: there a client whose staleness would exceed B reports early, at the end of its
+    current epoch. Here it arrives late, or is thrown away by the protocol's ``staleness_limit``.
+
+    Reports ``weight`` per trip, and their ``weight_scale``: the weights of each server step sum to 1.
+
+    Args:
+      staleness_bound: B in server steps, above 0.
+      staleness_factor: a, above 0.
+      similarity_factor: b, at least 0.
+      weigh_by_examples: False for the same n_i for all.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for numbers outside these ranges.
+    """
+    # Inside a compiled program they are no numbers any more, but they were when the run was prepared.
+    for name, value in (("staleness_bound", staleness_bound), ("staleness_factor", staleness_factor)):
+        require(not is_number(value) or 0 < value < math.inf, name, value, "a finite number above 0")
+    fits = not is_number(similarity_factor) or 0 <= similarity_factor < math.inf
+    require(fits, "similarity_factor", similarity_factor, "a finite number, at least 0")
+
+    def fold(buffer, arrival):
+        params, total, weights = buffer
+        moved = jax.tree.map(jnp.subtract, params, arrival.start)
+        lengths = accumulate.norm(moved) * accumulate.norm(arrival.update)
+        cosine = accumulate.product(moved, arrival.update) / jnp.where(lengths > 0, lengths, 1)
+        still = accumulate.norm(moved) == 0
+        cosine = jnp.where(lengths > 0, jnp.clip(cosine, -1, 1), jnp.where(still, 1.0, 0.0))
+        fresh = staleness_bound / (accumulate.number(arrival.staleness) + staleness_bound)
+        examples = accumulate.number(arrival.num_examples if weigh_by_examples else 1)
+        weight = examples * (staleness_factor * fresh + similarity_factor * (1 + cosine) / 2)
+        return (params, accumulate.add(total, weight, arrival.update), weights + weight), {"weight": weight}
+
+    def finish(buffer, params):
+        _, total, weights = buffer
+        return accumulate.scaled(-1 / weights, total), (), {"weight_scale": 1 / weights}, True
+
+    return Rule(
+        init=lambda params, num_clients: (),
+        begin=lambda state, params: (params, accumulate.zeros(params), accumulate.number(0)),
+        fold=fold,
+        finish=finish,
+        requirements=Requirements(needs_start=True),
+    )

@@ -1,0 +1,55 @@
+"""Rescaled asynchronous SGD: slow clients make larger steps, so that all count the same (Mahran et al. 2026)."""
+
+import numpy as np
+
+from jafl.base.errors import choose, require
+from jafl.records import EventSchedule, Rule
+from jafl.rules.accumulate import weighted_sum
+from jafl.specifications import specification
+
+
+@specification
+def rescaled_asgd(durations: str = "mean") -> Rule:
+    """Rescaled ASGD: w <- w - eta_i g at each arrival, eta_i in proportion to how long a trip of client i takes.
+
+    Asynchronous SGD ends where the mean of the clients' losses, weighted by how often each arrives, is least. With
+    eta_i = eta tau_i mean_j(1 / tau_j), tau_i the duration of client i's trips, each client makes as large steps per
+    unit of time as every other, and the end is that of the plain mean (Mahran, Maranjyan and Richtarik 2026). These
+    are the unbiased weights of Fraboni et al. (JMLR 2023) for clients of equal importance. The factor
+    mean_j(1 / tau_j) is a reading: with it the weights have the mean 1 over the arrivals, so that eta compares with
+    that of ``asgd``. (Divided by the mean of tau_j instead, they would be smaller.) A rule on gradients, see
+    ``asgd``.
+
+    The paper takes durations as known and constant. Here they are those of the whole schedule, so weights know the
+    future: the means run over the trips that the server applies, and over the clients that it hears at all.
+
+    Reports ``weight`` per trip: eta_i / eta.
+
+    Args:
+      durations: what tau_i is. "mean": the mean duration of client i's applied trips; "trip": the trip's own
+        duration, with the same factor; "frequency": 1 over the number of client i's applied trips, however long they
+        took, so that all clients that are heard have the same total weight.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Raises:
+      SettingError: for unknown durations, when the rule is built; for clients whose trips take no time, when the run
+        starts.
+    """
+    choose("durations", durations, {"mean": None, "trip": None, "frequency": None})
+
+    def weights(schedule: EventSchedule) -> np.ndarray:
+        trips = np.bincount(schedule.client, minlength=schedule.num_clients)
+        heard = trips > 0
+        if durations == "frequency":
+            return np.sum(trips) / np.sum(heard) / trips[schedule.client]
+        taken = np.asarray(schedule.arrival_time - schedule.download_time, np.float64)
+        mean = np.bincount(schedule.client, taken, schedule.num_clients)[heard] / trips[heard]
+        remedy = "Or take durations='frequency' for rescaled_asgd."
+        require(bool(np.all(mean > 0)), "delay", "0 for all trips of a client", "above 0", remedy)
+        of_client = np.zeros(schedule.num_clients)
+        of_client[heard] = mean
+        return (taken if durations == "trip" else of_client[schedule.client]) * np.mean(1 / mean)
+
+    return weighted_sum(weights, buffer_size=1)
