@@ -185,6 +185,8 @@ def _claim_by_the_protocol(
     never = [f"{share:.0%}" for share in row["censored"]]
     again = repeated.get((row["claim"], row["condition"]), ())
     kind = "primary: " if row["primary"] else "our own: " if stated and stated.own else ""
+    if experiment and stated is None:
+        kind = "no longer in the file: "
     return {
         "claim": kind + row["claim"],
         "under": under(experiment, row["condition"]) or "-",
