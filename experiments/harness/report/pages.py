@@ -45,8 +45,8 @@ PICTURES = "pictures"  # the folder of the pictures in that of the pages
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
 NEAR_CERTAIN = (
     "A claim whose first difference lies far from 0 could hardly come out otherwise, so that it says little of how "
-    "far verdicts repeat: such claims are counted apart. Both sets have the same worlds and try the same grids of "
-    "settings: what these decide cannot show here."
+    "far verdicts repeat: such claims are counted apart. Both sets have the same worlds and search the same ranges: "
+    "what these decide cannot show here."
 )
 MADE = "<!-- Made by python -m experiments.harness.report.pages; changes by hand are lost. -->"
 
@@ -139,14 +139,15 @@ def summary(
     parts = [
         MADE,
         "# Results",
-        f"What the experiments say of the papers' claims, by [the protocol](../protocol.md), version {VERSION}: a "
-        "page for each experiment, with all its claims. [The summary](../../experiments/README.md) has the primary "
-        "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
-        "difference, where the paper has one and the two are equivalent; contrary; undecided; an arm learnt nothing, "
-        "whatever the verdict, where none of its runs ended five points above untrained models (results without "
-        "curves do not know it). Verdicts on primary claims are corrected for their number within the paper, by "
-        "Holm's procedure; all others stand by themselves. Claims of our own, which no paper makes, are counted "
-        "separately.",
+        "What the experiments say of the papers' claims, by [the protocol](../protocol.md), version "
+        f"{VERSION}: a page for each experiment, with all its claims. [The summary](../../experiments/README.md) has "
+        "the primary claim of each figure. Here the claims of each paper are counted by how they come out: as the "
+        "paper says; no difference, where the paper has one and the two are equivalent; contrary; it depends, "
+        "where a primary claim would be one of these two, but comes out as the paper says with another choice of "
+        "rates or of what the paper leaves open; undecided; an arm learnt nothing, whatever the verdict, where "
+        "none of its runs ended five points above untrained models (results without curves do not know it). "
+        "Verdicts on primary claims are corrected for their number within the paper, by Holm's procedure; all "
+        "others stand by themselves. Claims of our own, which no paper makes, are counted separately.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
@@ -295,7 +296,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 *_pictured(experiment, content),
                 *_published(experiment),
                 *_claimed(content, contents),
-                *_why_it_differs(content),
+                *report.why_it_differs(content.get("why_it_differs", ()), content["verdicts"], experiment),
                 report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
@@ -337,7 +338,11 @@ def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
         paper = "" if entry.published == "-" else f"; in the paper: {entry.published}"
         parts = [f"**Verdict: {entry.verdict}**, expected: {entry.expected}."]
         parts.append(f"Difference (95 % interval): {entry.ours}{paper}.")
-        if content["standing"] == UNDER and row["verdict"] != entry.verdict:
+        if entry.depends:
+            parts.append(
+                f"As stated it is {row['verdict']}, but it depends on {' and on '.join(entry.depends)}."
+            )
+        elif content["standing"] == UNDER and row["verdict"] != entry.verdict:
             parts.append(
                 f"By itself it is {row['verdict']}; corrected for the paper's {number} primary claims not."
             )
@@ -346,12 +351,6 @@ def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
         parts += [f"No run of {label} learnt, so that this says nothing." for label in entry.unlearnt]
         sentences += [f"**{'Our question' if entry.own else 'The claim'}:** {entry.claim}.", " ".join(parts)]
     return sentences
-
-
-def _why_it_differs(content: Content) -> list[str]:
-    """The table of why the verdict is not the paper's, where the results have one: rows {column: value}."""
-    rows = content.get("why_it_differs")
-    return ["**Why it differs.**", report.markdown(report.measured_rows(rows))] if rows else []
 
 
 def _made_with(content: Content) -> list[str]:
