@@ -87,7 +87,7 @@ def _papers(contents: Sequence[Content]) -> list[list[str]]:
             ]
             for name, own in (("primary", primary), ("all", without_repetition(family))):
                 counts = [sum(column) for column in zip(*scores(own, family).values(), strict=True)]
-                table.append([paper, name, *map(str, counts)])
+                table.append([paper, name, *(map(str, counts) if counts else ["-"] * len(SCORES))])
     return table
 
 
