@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.harness.declare import discovery
-from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED
+from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, Claim
 from experiments.harness.declare.protocol import UNDER
 from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, by_holm, explained
 from experiments.harness.report import curves, report
@@ -94,12 +94,7 @@ def primary_claims(
         stated = report.stated_claim(experiment, content["scale"], row)
         where = report.under(experiment, row["condition"])
         claim = row["claim"] + (f" ({where})" if where else "")
-        unit = (
-            UNITS.get(getattr(stated and stated.measure, "axis", ""), "")
-            if stated and not stated.differences
-            else ""
-        )
-        ours = report.difference(row) + unit
+        ours = report.difference(row) + unit(stated)
         published = stated.published if stated else row["published"]
         then = ", ".join(each[name] for each in again) or "-"
         own = stated is not None and stated.own
@@ -107,6 +102,11 @@ def primary_claims(
         depends = row["depends_on"] if verdict.startswith(DEPENDS) else ()
         entries.append(entry._replace(unlearnt=unlearnt(content, row), depends=depends))
     return entries
+
+
+def unit(stated: Claim | None) -> str:
+    """The unit of a claim's differences, a space before it; empty for an accuracy and for differences of its own."""
+    return UNITS.get(getattr(stated.measure, "axis", ""), "") if stated and not stated.differences else ""
 
 
 def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]]]:

@@ -5,8 +5,8 @@
 
 Results are the ``verdicts.json`` of experiments, kept in docs/results/data, one file for each experiment, scale and
 replication. The pages follow from these files alone: a summary of all papers, with Holm's procedure over the primary
-claims of each, how far replications agree, the control, and how long all took; a page for each experiment, with a
-picture; pictures of each paper's performance profiles; and the tables of experiments/README.md
+claims of each, how far replications agree, the control, and how long all took; what to use when; a page for each
+experiment, with a picture; pictures of each paper's performance profiles; and the tables of experiments/README.md
 (``experiments.harness.report.overview``).
 """
 
@@ -22,7 +22,7 @@ from experiments.harness.declare import discovery, search
 from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, PaperExperiment
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.harness.judge import profiles, replication
-from experiments.harness.report import kept_results, overview, pictures, report
+from experiments.harness.report import kept_results, overview, pictures, report, what_to_use
 from experiments.harness.report.families import (
     SCORES,
     Content,
@@ -60,7 +60,11 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
         if not content.get("replication")
     }
     controls = _controls({name: pages / f"{name}.json" for name in CONTROLS})
-    return {"README.md": summary(contents, times.read(pages / times.ALL.name), controls), **written}
+    return {
+        "README.md": summary(contents, times.read(pages / times.ALL.name), controls),
+        what_to_use.NAME: what_to_use.page(contents, MADE),
+        **written,
+    }
 
 
 def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
@@ -141,13 +145,14 @@ def summary(
         "# Results",
         "What the experiments say of the papers' claims, by [the protocol](../protocol.md), version "
         f"{VERSION}: a page for each experiment, with all its claims. [The summary](../../experiments/README.md) has "
-        "the primary claim of each figure. Here the claims of each paper are counted by how they come out: as the "
-        "paper says; no difference, where the paper has one and the two are equivalent; contrary; it depends, "
-        "where a primary claim would be one of these two, but comes out as the paper says with another choice of "
-        "rates or of what the paper leaves open; undecided; an arm learnt nothing, whatever the verdict, where "
-        "none of its runs ended five points above untrained models (results without curves do not know it). "
-        "Verdicts on primary claims are corrected for their number within the paper, by Holm's procedure; all "
-        "others stand by themselves. Claims of our own, which no paper makes, are counted separately.",
+        f"the primary claim of each figure, and [{what_to_use.TITLE}]({what_to_use.NAME}) what follows from them. "
+        "Here the claims of each paper are counted by how they come out: as the paper says; no difference, where "
+        "the paper has one and the two are equivalent; contrary; it depends, where a primary claim would be one "
+        "of these two, but comes out as the paper says with another choice of rates or of what the paper leaves "
+        "open; undecided; an arm learnt nothing, whatever the verdict, where none of its runs ended five points "
+        "above untrained models (results without curves do not know it). Verdicts on primary claims are corrected "
+        "for their number within the paper, by Holm's procedure; all others stand by themselves. Claims of our "
+        "own, which no paper makes, are counted separately.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
