@@ -254,4 +254,11 @@ def _in_words(plan: ExecutionPlan, chips: int) -> str:
         else f"{plan.lanes} side by side"
     )
     form = ", in the matrix form" if plan.form == "matrix" else ""
-    return f"waves of {plan.width} trips at most, {mean:.1f} on average, {together}{form}"
+    idle = ""
+    if chips > mean:
+        of_use = max(1, int(mean))
+        idle = (
+            f"; {chips - of_use} chips or more have no trip: use {of_use} (devices={of_use}), "
+            "and the others for more runs side by side"
+        )
+    return f"waves of {plan.width} trips at most, {mean:.1f} on average, {together}{form}{idle}"

@@ -7,7 +7,7 @@ import pytest
 
 import jafl
 from experiments.tools.benchmarks.compiled_estimates.times import Times, times
-from jafl.ahead_of_time.forecast import Known, RunForecast, duration
+from jafl.ahead_of_time.forecast import Known, RunForecast, _in_words, duration
 from jafl.ahead_of_time.timed import measured_here
 from jafl.ahead_of_time.topologies import is_installed
 from jafl.config.data_cache import DataCache
@@ -65,6 +65,18 @@ def test_what_does_not_fit_or_was_not_measured_is_said():
     large = dataclasses.replace(MADE, fits=False, reason="Ran out of memory.", fewest_chips=None)
     assert "does not fit (Ran out of memory.) on 1 of them (fewest: not found)" in str(large)
     assert "not measured" in str(dataclasses.replace(MADE, topology="h100", measured=None))
+
+
+def test_chips_without_a_trip_are_named_and_what_to_do_with_them():
+    schedule = jafl.asynchronous(
+        num_clients=4, concurrency=4, buffer_size=2, client_trips=100, delay=jafl.delays.exponential(1.0)
+    )
+    plan = jafl.in_waves(schedule, 16, form="matrix")
+    mean = plan.wave.size / len(plan.wave_before)
+    assert 1 <= mean < 4
+    assert "no trip" not in _in_words(plan, 1)
+    words = _in_words(plan, 16)
+    assert f"{16 - int(mean)} chips or more have no trip: use {int(mean)} (devices={int(mean)})" in words
 
 
 def test_the_lines_of_estimated_times_say_what_they_are():

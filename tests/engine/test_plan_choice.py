@@ -1,5 +1,7 @@
 """The plan that is taken when the user does not say: how wide, and how many trips side by side."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -57,6 +59,18 @@ def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clien
         schedule = schedule_of(clients, 1, min(20 * clients, 40_000))
         plan = jafl.in_waves(schedule, width, form="matrix")
         assert np.mean(np.bincount(plan.wave)) > width / 2 - 1
+
+
+@pytest.mark.parametrize("devices", [2, 4, 16, 64])
+@pytest.mark.parametrize("clients", [100, 1000, 100_000])
+def test_several_accelerators_share_the_trips_that_one_would_have(clients, devices):
+    """As many follow one another however many devices there are: else most lanes of several are empty."""
+    one, several = (types.SimpleNamespace(platform="tpu", number=number) for number in (1, devices))
+    alone = plan_choice.matrix_width(np.zeros(5), one, clients)
+    each = plan_choice.matrix_width(np.zeros(5), several, clients)
+    follow = (np.pi / 2 * clients) ** 0.5
+    assert each <= alone and (each * devices >= follow or each == plan_choice.WIDTH_SIDE_BY_SIDE)
+    assert each == 1 or each * devices < 2 * (follow + devices)
 
 
 @pytest.mark.full

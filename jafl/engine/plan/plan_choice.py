@@ -127,14 +127,16 @@ def matrix_width(params: Params, placement: Placement, clients: int) -> int:
     """Trips in a wave of the matrix form on each device, whatever the rule and the buffer size: they share a program.
 
     A wave costs the same however many of its lanes are filled. With so many clients in flight and exponential
-    durations about sqrt(pi / 2 * clients) trips follow one another before one needs a newer version: the width is the
-    power of two that holds them, as far as it pays at all.
+    durations about sqrt(pi / 2 * clients) trips follow one another before one needs a newer version, however many
+    devices there are: the width is the power of two that holds a device's share of them, as far as it pays at all.
     """
     room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(count_bytes(params), 1))))
     has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
     width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_SIDE_BY_SIDE
     follow = math.ceil(math.sqrt(math.pi / 2 * clients))
-    width = min(width, max(WIDTH_WITH_CONVOLUTIONS, 1 << (follow - 1).bit_length()))
+    devices = placement.number if placement.platform != "cpu" else 1
+    share = max(math.ceil(follow / devices), WIDTH_WITH_CONVOLUTIONS // devices)
+    width = min(width, 1 << (share - 1).bit_length())
     return min(width if placement.platform != "cpu" else WIDTH_ONE_BY_ONE, 1 << (room.bit_length() - 1))
 
 
