@@ -117,6 +117,11 @@ def read(script: str, arguments: Sequence[str]) -> Given:
         raise _illegal(str(error), values) or SettingError(
             f"{str(error).rstrip('.')}. {_see(command)}"
         ) from None
+    for name, flag in values.flag_values_dict().items():
+        if isinstance(flag, str) and flag.startswith("--"):  # absl takes the next flag for the value
+            switch = f", or --{name}=true for a switch" if _is_argument(name) else ""
+            stands = "a value, and the next flag stands in its place"
+            raise refusal(name, flag, stands, f"Write --{name}=VALUE{switch}.")
     _set_word(command, words, values)
     typed = {name if name in values else name.removeprefix("no") for name in map(_name, rest)}
     return Given(program_name(script), tuple(arguments), command, values, frozenset(typed))

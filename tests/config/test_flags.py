@@ -67,6 +67,11 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
             "sweep is 'delay.mean=2' ... behind 'delay.mean=1', which says it",
         ),
         ("--nooverwrite=3", "does not take an argument"),
+        (
+            "--split.resample --seed=3",
+            "split.resample is '--seed=3' ... --split.resample=VALUE, or --split.res",
+        ),
+        ("--output_dir --seed=3", "output_dir is '--seed=3', but must be a value, and the next flag stands"),
         ("help sweeep", "is called 'sweeep'. Did you mean 'sweep'?"),
         ("help sweep more", "help is 'sweep more', but must be one name."),
     ],
