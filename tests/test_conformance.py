@@ -373,7 +373,10 @@ def test_jafl_makes_the_schedules_of_the_vectors(name: str):
     def synchronous(**settings):
         return jafl.synchronous(**common, **settings)
 
-    names = {"asynchronous": asynchronous, "synchronous": synchronous}
+    def drawn_staleness(**settings):
+        return jafl.drawn_staleness(**common, **settings)
+
+    names = {each.__name__: each for each in (asynchronous, synchronous, drawn_staleness)}
     schedule = eval(vector["jafl"], {"__builtins__": {}}, names)
     for column, numbers in expected["trips"].items():
         np.testing.assert_array_equal(getattr(schedule, column), numbers, err_msg=column)

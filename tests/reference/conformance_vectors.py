@@ -7,10 +7,12 @@ and given trips; a row of ``SCHEDULES`` a protocol with given durations. What a 
 in the same way, with the row's fields changed as ``wrong`` says.
 """
 
+import ast
 import dataclasses
 import json
 import math
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,8 @@ import numpy as np
 import reference as ref
 import reference_rules as papers
 
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "conformance" / "vectors"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "conformance" / "vectors"
 COMMAND = "python tests/reference/conformance_vectors.py"
 FORMAT = 1
 
@@ -179,6 +182,12 @@ def weights(vector: Aggregation) -> list[float]:
     return found
 
 
+def paper(rule: str) -> str:
+    """What stands in the last brackets of the first line of a rule's file, which is not imported."""
+    text = (ROOT / "jafl" / "rules" / f"{rule}.py").read_text(encoding="utf-8")
+    return re.findall(r"\(([^()]*)\)", (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0])[-1]
+
+
 def aggregation_file(vector: Aggregation) -> dict[str, Any]:
     """What the file of a vector holds."""
     right = replay(vector)
@@ -198,6 +207,7 @@ def aggregation_file(vector: Aggregation) -> dict[str, Any]:
         "kind": "aggregation",
         "name": vector.name,
         "rule": vector.call.partition("(")[0],
+        "paper": paper(vector.call.partition("(")[0]),
         "says": vector.says,
         "jafl": vector.call,
         "clients": clients,
@@ -1120,7 +1130,8 @@ class Schedule:
       name: of the file.
       call: of the protocol in jafl, without clients, durations and server steps.
       says: the protocol in words.
-      settings: of the reference's ``simulate``, or of ``simulate_synchronous`` where there is a ``cohort``.
+      settings: of the reference's ``simulate``, or of ``simulate_synchronous`` where there is a ``cohort``; those of
+        ``simulate_iterations`` are called ``iterations``.
       wrong: {why: the settings that are then other ones, or a function that changes the columns of the trips}.
       durations: [client][trip]; the last of each client repeats.
       steps: server steps.
@@ -1151,19 +1162,23 @@ def events(vector: Schedule, changes: dict[str, Any]) -> dict[str, Any]:
         row = vector.durations[number(client)]
         return row[min(trip, len(row) - 1)]
 
-    common = dict(
-        params={},
-        num_clients=clients,
-        duration=duration,
-        stop_after_steps=vector.steps,
-        rule=ref.FedAvg(),
-        optimizer=ref.SGD(),
-        client_update=ref.no_work,
-    )
-    if "cohort" in settings:
-        found = ref.simulate_synchronous(select_round=lambda n, started: range(clients), **common, **settings)
+    common: dict[str, Any] = {
+        "params": {},
+        "num_clients": clients,
+        "stop_after_steps": vector.steps,
+        "rule": ref.FedAvg(),
+        "optimizer": ref.SGD(),
+        "client_update": ref.no_work,
+    }
+    if "iterations" in settings:
+        initial_round = settings["iterations"] == "after a round"
+        found = ref.simulate_iterations(delay_of=duration, initial_round=initial_round, **common)
+    elif "cohort" in settings:
+        found = ref.simulate_synchronous(
+            duration=duration, select_round=lambda n, started: range(clients), **common, **settings
+        )
     else:
-        found = ref.simulate(concurrency=clients, **common, **settings)
+        found = ref.simulate(duration=duration, concurrency=clients, **common, **settings)
 
     def columns(trips, *names):
         rows = {name: [getattr(trip, name) for trip in trips] for name in names}
@@ -1345,6 +1360,22 @@ SCHEDULES = [
             "flushed after 0.75 since the last step": {"flush_after": 0.5},
         },
         durations=[[1.0], [1.5], [2.25, 4.0]],
+    ),
+    Schedule(
+        "schedule-delays-in-steps",
+        "drawn_staleness(reports='due')",
+        "ACE's delays in server iterations. All clients start from version 0. Iteration t = 1, 2, ... takes all trips "
+        "that end with it, whatever their number, in the order of the clients, and makes one server step of them; "
+        "then their clients start again, from the model that it has made. With duration d a client that starts after "
+        "iteration t reports to iteration t + d. An iteration without a report makes no step, and no version. Times "
+        "are the numbers of iterations.",
+        {"iterations": "at once"},
+        {
+            "all clients report to the first iteration": {"iterations": "after a round"},
+            **NUMBERED,
+        },
+        durations=[[2.0], [3.0, 5.0, 2.0], [7.0, 2.0]],
+        steps=9,
     ),
     Schedule(
         "schedule-over-selection",
