@@ -105,12 +105,21 @@ def citation(rule: str) -> tuple[str, str]:
 
 
 def equation(rule: str) -> str:
-    """The first sentence of a rule's docstring that has an equation; its summary if none has."""
+    """The first sentence of a rule's docstring with an equation, and those of its paragraph that say what w becomes.
+
+    The summary where none has an equation.
+    """
     text = (inspect.getdoc(rules.RULES[rule]) or "").partition("\nArgs:")[0]
-    sentences = re.split(r"(?<=\.)(?<!et al\.)\s+", text)
-    chosen = next((each for each in sentences if EQUATION.search(each)), sentences[0])
-    shown = REFERENCE.sub("", re.sub(r"\s+", " ", chosen)).strip().removesuffix(".")
-    return re.sub(r"^[^:<=(]*: ", "", shown) if chosen == sentences[0] else shown
+    paragraphs = [
+        re.split(r"(?<=[^.]\.)(?<!et al\.)\s+", paragraph.strip()) for paragraph in text.split("\n\n")
+    ]
+    chosen = paragraphs[0]
+    for sentences in paragraphs:
+        if found := [n for n, sentence in enumerate(sentences) if EQUATION.search(sentence)]:
+            chosen = [sentences[found[0]], *(each for each in sentences[found[0] + 1 :] if "w <-" in each)]
+            break
+    shown = REFERENCE.sub("", re.sub(r"\s+", " ", " ".join(chosen))).strip().removesuffix(".")
+    return re.sub(r"^[^:<=(]*: ", "", shown) if chosen[0] == paragraphs[0][0] else shown
 
 
 def built(rule: str) -> Rule:
@@ -123,7 +132,11 @@ def protocol(rule: str) -> str:
     preset, needs = PRESETS.get(rule, {}), built(rule).requirements
     said = [RESTARTS.get(preset.get("protocol.restart", ""), preset.get("protocol", COMMON["protocol"]))]
     size = needs.buffer_size or preset.get("buffer_size")
-    if size == 1:
+    own = {name: value for name, value in preset.items() if name.startswith("protocol.")}
+    own.pop("protocol.restart", None)
+    if own:  # it says when the server steps
+        said += [f"`{name}={value}`" for name, value in own.items()]
+    elif size == 1:
         said.append("a step at each arrival")
     elif said[0] != "synchronous":
         said.append("K trips a step")
