@@ -32,12 +32,9 @@ def check(vector, result):
     """None for a right result; else a sentence that says where it is wrong, and which mistake would give it."""
     if vector["kind"] == "aggregation":
         models, expected = result["models"], vector["expected"]["models"]
-        wrong = [
-            step
-            for step in range(max(len(models), len(expected)))
-            if not same(models[step : step + 1], expected[step : step + 1])
-        ]
-        named = {f"model {step}": (models[step : step + 1], expected[step : step + 1]) for step in wrong[:1]}
+        if len(models) != len(expected):
+            return f"there are {len(models)} models, but must be {len(expected)}."
+        pairs = {f"model {step}": pair for step, pair in enumerate(zip(models, expected, strict=True))}
         known = [
             mistake["why"]
             for mistake in vector["known_wrong"]
@@ -47,16 +44,16 @@ def check(vector, result):
     else:
         trips, expected = result["trips"], vector["expected"]["trips"]
         names = [name for name in expected if name in trips or name in REQUIRED]
-        wrong = [name for name in names if not same(trips[name], expected[name])]
-        named = {name: (trips[name], expected[name]) for name in wrong[:1]}
+        pairs = {name: (trips[name], expected[name]) for name in names}
         known = [
             mistake["why"]
             for mistake in vector["known_wrong"]
             if all(same(trips[name], mistake["trips"][name]) for name in names)
         ]
-    for name, (found, right) in named.items():
-        reasons = "".join(f" This is what comes out with the mistake: {why}." for why in dict.fromkeys(known))
-        return f"{name} is {np.asarray(found).tolist()}, but must be {right}.{reasons}"
+    for name, (found, right) in pairs.items():
+        if not same(found, right):
+            reasons = [f" This is what comes out with the mistake: {why}." for why in dict.fromkeys(known)]
+            return f"{name} is {np.asarray(found).tolist()}, but must be {right}.{''.join(reasons)}"
     return None
 
 

@@ -67,6 +67,8 @@ WITH_TIMES: Trips = ONE_BY_ONE | {
     "arrival_time": [1.0, 2.0, 2.5, 3.0, 3.5, 4.5, 4.75, 5.25, 6.0],
 }
 
+TIMES = ("download_time", "arrival_time")
+
 SGD, MOMENTUM = {"optimizer": "sgd", "learning_rate": 1.0}, {"optimizer": "sgd", "momentum": 0.5}
 AMSGRAD = {"optimizer": "fedamsgrad", "b1": 0.9, "b2": 0.99, "epsilon": 1e-8, "learning_rate": 0.5}
 
@@ -152,15 +154,12 @@ def replay(vector: Aggregation, updates: dict[tuple[int, int], list[float]] | No
         trips = []
         for place in np.flatnonzero(np.array(columns["step"]) == step):
             client, version = columns["client"][place], columns["download_version"][place]
-            start, end = (columns.get(name, [0.0] * (place + 1))[place] for name in TIMES)
-            trips.append(ref.Trip(client, simulation.trips_started[client], version, start, end))
+            times = [columns[name][place] if name in columns else 0.0 for name in TIMES]
+            trips.append(ref.Trip(client, simulation.trips_started[client], version, *times))
             simulation.trips_started[client] += 1
             simulation.train(trips[-1])
         simulation.server_step(trips, float(step))
     return simulation.replay([], [])
-
-
-TIMES = ("download_time", "arrival_time")
 
 
 def weights(vector: Aggregation) -> list[float]:
@@ -271,14 +270,17 @@ def times(rule: Callable[[], ref.Rule], factor: Callable[[list], float]) -> dict
 
 
 def summed(rule: Callable[[], ref.Rule]) -> dict[str, Any]:
+    """The mistake of a sum in place of a mean."""
     return times(rule, len)
 
 
 def weighted(weights_of_step: Callable[[list], list[float]]) -> dict[str, Any]:
+    """The mistake of other weights."""
     return {"rule": lambda: WithWeights(weights_of_step)}
 
 
 def root(trip) -> float:
+    """FedBuff's weight."""
     return (1 + trip.staleness) ** -0.5
 
 
@@ -441,6 +443,7 @@ class NotScaledBack(papers.FedNova):
         return ref.scale(1 / self.reports[-1]["mean_steps"], found)
 
 
+# The pseudo-gradient with which SGD of rate 1 / 5 puts the client's model, one step of that rate, in the server's place.
 REPLACED = {
     "rule": lambda: Mistaken(
         papers.VanillaASGD(1.0),
