@@ -69,7 +69,7 @@ CAPABILITIES = """## What they keep, and what they allow
 
 - *Clients keep*, *the server keeps*: from one trip to the next, beside the current model, and beside what the
   server's optimizer keeps (nothing for SGD, momentum, moments). "Downloaded models" are the versions from which trips
-  under way have started.
+  under way have started; a stored value is of a client's last updates, gradients or model.
 - *Linear*: direction and state are linear in the updates. Such a rule has the
   [matrix form](design.md#the-matrix-form), and the server's error can be decomposed.
 - *Additive*: a step's buffer is a sum, which several devices can share.
@@ -161,7 +161,7 @@ def server_keeps(rule: str) -> str:
     if arrays:
         said.append(f"{arrays} array{'s' * (arrays > 1)} of the model's size")
     if made.memory:
-        said.append("a value of the model's size for each client")
+        said.append("a stored value for each client")
     if made.needs_start:
         said.append("downloaded models")
     return ", ".join(said) or "nothing"

@@ -47,7 +47,7 @@ def test_what_the_page_says_of_some_rules():
     assert what[4].startswith(
         "asynchronous, a step at each arrival, all clients train at the initial model first"
     )
-    assert keeps[2] == "1 array of the model's size, a value of the model's size for each client"
+    assert keeps[2] == "1 array of the model's size, a stored value for each client"
     assert keeps[3:7] == ["yes", "", "", ""]
     assert rows_of("fedfa")[1][2] == "5 arrays of the model's size, downloaded models"
     assert rows_of("fedavgm")[0][3] == "`server_optimizer.momentum=0.9` |"
