@@ -217,7 +217,7 @@ def combinations() -> list[list[str]]:
         own = {key: value for key, value in preset.items() if key not in ("rule", "learning_rate")}
         own = {key: value for key, value in own.items() if PRESETS.get(rule, {}).get(key) != value}
         said = [f"`{key}={value}`" for key, value in own.items() if key != "server_learning_rate"]
-        said += ["`memory_precision=int8`"] * name.endswith("_8bit")
+        said += [f"`{key}={value}`" for key, value in getattr(ALGORITHMS[name], "keywords", {}).items()]
         rows.append([f"`{name}`", COMBINATIONS[name], link(rule), ", ".join(said)])
     return rows
 
