@@ -49,6 +49,7 @@ ROOMS = {
         ["jafl/rules"],
         [
             "tests/rules",
+            "tests/test_conformance.py",
             "tests/simulation/test_error_decomposition.py",
             "tests/engine/test_engine_against_reference.py",
         ],

@@ -18,6 +18,7 @@ PAGES = sorted(
     for page in (
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/*.md"),
+        ROOT / "conformance/README.md",
         ROOT / "experiments/README.md",
         ROOT / "experiments/tools/benchmarks/README.md",
         ROOT / "notebooks/README.md",

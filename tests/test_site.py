@@ -18,7 +18,7 @@ import yaml
 ROOT = pathlib.Path(__file__).parent.parent
 CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 # What the site is made from.
-SOURCES = ("docs", "jafl", "experiments", "*.md", "LICENSE", "CITATION.cff", "mkdocs.yml")
+SOURCES = ("docs", "jafl", "experiments", "conformance", "*.md", "LICENSE", "CITATION.cff", "mkdocs.yml")
 LARGEST = 40_000_000  # bytes of the site; a page of results for each experiment among them
 sys.path.insert(0, str(ROOT / "docs" / "machinery"))
 

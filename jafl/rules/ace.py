@@ -1,4 +1,4 @@
-"""ACE: all-client engagement, the mean of every client's newest gradient (Chang et al., algorithms 1 and a.5).
+"""ACE: all-client engagement, the mean of every client's newest gradient (Chang et al. 2025, algorithms 1, a.5).
 
 "ACE paper" stands for: Chang, Yao, Krishnamurthy et al., "Mitigating participation imbalance bias in asynchronous
 federated learning".
@@ -16,9 +16,9 @@ from jafl.specifications import specification
 def ace(form: str = "incremental", memory_precision: str = "full") -> Rule:
     """ACE: the server steps along the mean over all N clients of the newest gradient that each has sent.
 
-    w <- w - eta u with u that mean (Chang et al., the ACE paper, algorithm 1 and equation 6). Every client computes a
-    gradient at the initial model first (the schedule's ``initial_round``: N trips in step 0). A rule on gradients,
-    see ``asgd``.
+    w <- w - eta (1/N) sum_i g_i, g_i the newest gradient of client i (Chang et al., the ACE paper, algorithm 1 and
+    equation 6). Every client computes a gradient at the initial model first (the schedule's ``initial_round``: N
+    trips in step 0). A rule on gradients, see ``asgd``.
 
     In algorithm 1 each later step takes one trip. Here it takes as many as the schedule has: each replaces its
     client's gradient, of several by one client the last counts, and then the server makes one step. Where delays

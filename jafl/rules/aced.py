@@ -1,4 +1,4 @@
-"""ACED: ACE over the clients heard of lately (Chang et al., the ACE paper, algorithm a.1)."""
+"""ACED: ACE over the clients heard of lately (Chang et al. 2025, the ACE paper, algorithm a.1)."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,10 @@ from jafl.specifications import specification
 def aced(active_steps: int = 50, age: str = "start", memory_precision: str = "full") -> Rule:
     """ACED: the server steps along the mean of the newest gradients of the active clients A(t).
 
-    At step t the arriving gradient is stored, then A(t) = {i : t - start_i <= active_steps} with start_j of the
-    arriving client still the old one, then start_j becomes t + 1 (ACE paper, algorithm a.1). All start at 1, after
-    the initial round. A rule on gradients, see ``asgd`` and ``ace``.
+    w <- w - eta (1/|A(t)|) times the sum of these gradients over A(t): at step t the arriving gradient is stored,
+    then A(t) = {i : t - start_i <= active_steps} with start_j of the arriving client still the old one, then start_j
+    becomes t + 1 (ACE paper, algorithm a.1). All start at 1, after the initial round. A rule on gradients, see
+    ``asgd`` and ``ace``.
 
     A step takes as many trips as the schedule has (algorithm a.1 has one): all their gradients are stored; then A(t)
     is taken once, with the old start_j of every client that has arrived; then start_j becomes t + 1 for each, even

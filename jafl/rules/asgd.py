@@ -1,4 +1,4 @@
-"""Vanilla asynchronous SGD: every arriving gradient makes a step (baseline in ACE; Mishchenko et al. 2022)."""
+"""Vanilla asynchronous SGD: every arriving gradient makes a step (Mishchenko et al. 2022; baseline in ACE)."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""DuDe-ASGD: the mean of every client's newest gradient, a step for every K of them (Wang, Sun, Wai and Zhang)."""
+"""DuDe-ASGD: the mean of every client's newest gradient, a step for every K of them (Wang et al. 2024)."""
 
 from jafl.records import Rule
 from jafl.rules.ace import ace

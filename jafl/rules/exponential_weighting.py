@@ -1,4 +1,4 @@
-"""Exponential weighting by staleness, normalized over the buffer: a baseline of FedStaleWeight's test bench."""
+"""Exponential weighting by staleness, normalized over the buffer (a baseline of FedStaleWeight's, Ma et al. 2024)."""
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from jafl.specifications import specification
 def exponential_weighting(base: float = 0.5) -> Rule:
     """Exponential weighting: the server steps along the mean of the updates, weighted by base ** staleness.
 
-    A baseline of FedStaleWeight's test bench. Staleness of thousands neither overflows nor underflows: the largest
-    weight of each server step is scaled to 1 first.
+    The direction is sum_i p_i update_i, p_i in proportion to base ** staleness_i and summing to 1 over the buffer. A
+    baseline of FedStaleWeight's test bench (Ma, Tu, Chen and Reddi 2024). Staleness of thousands neither overflows
+    nor underflows: the largest weight of each server step is scaled to 1 first.
 
     Reports ``weight`` per trip; the weights of each server step sum to 1.
 

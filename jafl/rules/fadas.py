@@ -13,11 +13,11 @@ from jafl.specifications import specification
 def fadas(delay_form: str = "paper", threshold: int = 1, server_learning_rate: float = 0.001) -> Rule:
     """FADAS: the mean of K updates goes into AMSGrad at the server, whose rate falls where the buffer is late.
 
-    The rule returns the plain mean (1/K) sum_i update_i, and scales the server's step: the optimizer's moments see
-    the whole mean, its step is made with the rate eta_t (Wang, Wang, Lu and Chen, ICML 2024, algorithm 1). eta_t is
-    eta where the largest staleness tau_max in the buffer is at most the threshold tau_c. The optimizer is
-    ``jafl.rules.server_optimizers.fedamsgrad``, which has the paper's AMSGrad, that of the authors' released code,
-    and optax's: these are three algorithms.
+    The direction is the plain mean (1/K) sum_i update_i, and the server's step is scaled: the optimizer's moments see
+    the whole mean, its step is made with the rate eta_t, which is eta where the largest staleness tau_max in the
+    buffer is at most the threshold tau_c, else min(eta, 1 / tau_max) (Wang, Wang, Lu and Chen, ICML 2024, algorithm
+    1). The optimizer is ``jafl.rules.server_optimizers.fedamsgrad``, which has the paper's AMSGrad, that of the
+    authors' released code, and optax's: these are three algorithms.
 
     The authors' code differs from the paper in three more places, which are not imitated: K clients restart from the
     newest model but one and count as if from the newest; updates are taken against the current model; statistics of

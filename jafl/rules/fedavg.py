@@ -13,9 +13,9 @@ from jafl.specifications import specification
 def fedavg(weigh_by_examples: bool = False, divide_by: float | None = None) -> Rule:
     """FedAvg: the server steps along the mean of the updates that it has received.
 
-    That is FedBuff's mean without staleness weights. On a synchronous schedule it is FedAvg (McMahan et al., AISTATS
-    2017, algorithm 1); on an asynchronous one, buffered averaging. With a momentum server optimizer it is FedAvgM
-    (Hsu et al. 2019), with Adam FedAdam (Reddi et al. 2021).
+    The direction is (1/K) sum_i update_i: FedBuff's without staleness weights. On a synchronous schedule it is FedAvg
+    (McMahan et al., AISTATS 2017, algorithm 1); on an asynchronous one, buffered averaging. With a momentum server
+    optimizer it is FedAvgM (Hsu et al. 2019), with Adam FedAdam (Reddi et al. 2021).
 
     Reports ``weight`` per trip.
 

@@ -14,7 +14,7 @@ from jafl.specifications import specification
 def fedfa(window: int = 5, form: str = "parameters") -> Rule:
     """FedFa: every arrival makes a step, and takes the place of the oldest of the last K in the mean.
 
-    "parameters" (FedFa-Param): w is the mean of the models that the last K arrivals have trained. The pseudo-gradient
+    "parameters" (FedFa-Param): w <- the mean of the models that the last K arrivals have trained. The pseudo-gradient
     is w minus that mean, so the server is plain SGD with rate 1. "updates" (FedFa-Delta): w <- w + eta (1/K) sum of
     the last K updates, so that each update counts in K steps, with 1/K in each (Xu et al., IJCAI 2024). Readings: how
     FedFa-Delta adds up, and what a window holds before K arrivals: K times the initial model, or updates of 0. (Ports

@@ -14,7 +14,7 @@ from jafl.specifications import specification
 def gsgm(momentum: float = 0.1) -> Rule:
     """GSGM: the mean of the buffer's gradients, plus a global momentum that changes once a round.
 
-    w <- w - eta u_j with u_j = (1/K) sum_i g_i + momentum * M_r, r the round that step j belongs to. M_0 = 0, and
+    w <- w - eta u_j with u_j = (1/K) sum_i g_i + momentum * M_r, r the round that step j belongs to, M_0 = 0, and
     M_(r+1) is the mean of the u_j over the steps of round r (Li et al. 2018; in words in WKAFL, section 6.1.2). In a
     round every client contributes once: the schedule's ``restart="after_round"``. A step belongs to the round of its
     first trip. A rule on gradients, see ``asgd``.
