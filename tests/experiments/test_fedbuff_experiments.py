@@ -39,6 +39,8 @@ def test_each_declares_an_analysis_and_claims_at_both_sizes(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_asynchronous_clients_arrive_at_a_constant_rate_on_paper_size(name):
     experiment = discovery.load(name)
+    if "paper" not in experiment.scales:
+        return
     size, settings = sweeps.adapted(experiment.scales["paper"], {})
     if (
         experiment.measure is not None or "privacy.epsilon" in size.conditions
