@@ -154,7 +154,8 @@ class Settings:
     model: str = _setting(
         "default",
         "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
-        "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), ...; run.py help model lists them. Default: "
+        "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), causal_transformer(layers=2), ...; "
+        "run.py help model lists them. Default: "
         "mlp; character_lstm for python_source.",
         Declaration("model"),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from jafl.models.causal_transformer import causal_transformer
 from jafl.models.forms.convolution import Conv, convolution
 from jafl.models.forms.pooling import max_pool
 from jafl.models.hugging_face import bert, distilbert
@@ -46,6 +47,7 @@ MODELS: dict[str, Callable[..., Model]] = {
     "mnist_1d_cnn": mnist_1d_cnn,
     "sent140_lstm": sent140_lstm,
     "character_lstm": character_lstm,
+    "causal_transformer": causal_transformer,
     "distilbert": distilbert,
     "bert": bert,
 }
@@ -60,6 +62,7 @@ __all__ = [
     "Task",
     "bert",
     "binary_cross_entropy",
+    "causal_transformer",
     "celeba_cnn",
     "character_lstm",
     "cnn",

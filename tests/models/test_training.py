@@ -34,6 +34,7 @@ DATA = {
     "mnist_1d_cnn": ((40, 1), 10),
     "sent140_lstm": ((25,), 2),
     "character_lstm": ((12,), len(PIECES)),
+    "causal_transformer": ((12,), len(PIECES)),
     "distilbert": ((12,), 20),
     "bert": ((12,), 20),
 }

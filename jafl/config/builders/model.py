@@ -13,8 +13,8 @@ from jafl.data import Source
 from jafl.models import Model
 
 ANY_EXAMPLES = ("softmax", "mlp")
-TEXTS = ("sent140_lstm", "character_lstm", "distilbert", "bert")
-NEXT_TOKENS = ("character_lstm",)
+NEXT_TOKENS = ("character_lstm", "causal_transformer")
+TEXTS = ("sent140_lstm", *NEXT_TOKENS, "distilbert", "bert")
 
 
 def model_text(settings: Settings) -> str:
