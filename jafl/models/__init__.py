@@ -17,6 +17,7 @@ from jafl.models.images import (
     mnist_1d_cnn,
 )
 from jafl.models.inputs import Inputs
+from jafl.models.low_rank import lora, lora_averaging_error
 from jafl.models.model import Model, server_gradient
 from jafl.models.recurrent import character_lstm, sent140_lstm
 from jafl.models.resnet import resnet18
@@ -75,6 +76,8 @@ __all__ = [
     "language_modelling",
     "leaf_celeba_cnn",
     "lenet5",
+    "lora",
+    "lora_averaging_error",
     "max_pool",
     "mlp",
     "mnist_1d_cnn",
