@@ -184,7 +184,9 @@ class Settings:
         "Clients' optimizer, new at each trip: sgd(0.1), sgd(0.1, momentum=0.9), adam(0.01) or adamw(0.01), as optax "
         "has them. --learning_rate=0.1 changes one argument. Default: sgd, with the learning rate of the algorithm's "
         "preset, which also fills in one that is left out here.",
-        Declaration("training", preset=("learning_rate",), varying=("learning_rate", "momentum")),
+        Declaration(
+            "training", preset=("client_optimizer", "learning_rate"), varying=("learning_rate", "momentum")
+        ),
     )
     client_work: str = _setting(
         "default",
