@@ -179,6 +179,17 @@ def test_groups_of_runs():
     assert np.any(jax.tree.leaves(together[1].params)[0] != jax.tree.leaves(alone.params)[0])
 
 
+@pytest.mark.full
+def test_noise_reaches_the_adapters_alone():
+    model, params = adapted("nnx")
+    noisy = jafl.private(jafl.rules.fedbuff(), clip_norm=0.5, noise_multiplier=1.0, delta=1e-5)
+    before, history = by_path(model.frozen), trained(model, params, noisy)
+    assert set(by_path(history.params)) == set(by_path(params))
+    module = nnx.to_pure_dict(nnx.state(model.with_params(history.params)))
+    np.testing.assert_array_equal(module["head"]["kernel"], before["base/head/kernel"])
+    assert np.any(module["body"]["kernel"] != before["base/body/kernel"])
+
+
 def test_a_step_is_that_of_the_gradients_by_the_chain_rule():
     """dA = s B^T dW and dB = s dW A^T, with dW the slope of the base's loss at the changed weight."""
     base, before = base_of("linen")
