@@ -32,6 +32,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"zeno_plus_plus": {"server_gradient": la
 COMBINATIONS = {
     "ace_8bit": "Chang et al. 2025, appendix F.3.3",
     "aced_8bit": "Chang et al. 2025, appendix F.3.3",
+    "async_diloco": "Liu et al. 2024",
+    "diloco": "Douillard et al. 2023",
     "fedadagrad": "Reddi et al., ICLR 2021",
     "fedadam": "Reddi et al., ICLR 2021",
     "fedavgm": "Hsu, Qi and Brown 2019",

@@ -64,6 +64,7 @@ _HOME = {
     "federate": "data",
     "forecast": "ahead_of_time.forecast",
     "in_waves": "engine.plan.slots_and_waves",
+    "lora": "models",
     "open_arrivals": "schedule",
     "private": "privacy.private",
     "read_availability": "schedule",

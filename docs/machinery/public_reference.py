@@ -54,7 +54,7 @@ CHAPTERS = {
         "Data sets, partitions among clients, and the federation that they make.",
         ("federate", "Federation", "Source", "Partition", "data.*"),
     ),
-    "models": Chapter("Models", "Models with a loss and a metric.", ("Model", "server_gradient", "models.*")),
+    "models": Chapter("Models", "Models with a loss and a metric.", ("Model", "lora", "server_gradient", "models.*")),
     "contract": Chapter(
         "Rules of your own",
         "What a rule is to the engine, and what helps to write one. The how-to has "

@@ -94,6 +94,8 @@ RATES = {
     "asyncfeded": (MORE_CLIENTS, OF_A_MEAN),
     "port": (MORE_CLIENTS, OF_A_MEAN),
     "mifa": (MORE_CLIENTS, OF_A_MEAN),
+    "diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.3, 0.7, 1.0)),
+    "async_diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.1, 0.3, 0.7)),
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),
     "fedfa": (MORE_CLIENTS, (1.0,)),

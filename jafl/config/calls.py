@@ -77,10 +77,10 @@ def _precisions() -> Grammar:
 
 
 def _models() -> Grammar:
-    from jafl.models import MODELS
+    from jafl.models import MODELS, lora
 
     fixed = ("num_classes", "vocabulary", "tokens", "param_dtype")
-    return Grammar("model", MODELS, fixed=fixed, has_default=True)
+    return Grammar("model", {**MODELS, "lora": lora}, fixed=fixed, has_default=True)
 
 
 def _client_optimizers() -> Grammar:

@@ -23,7 +23,7 @@ WORLD = ("data", "partition", "delay", "presence")
 # Settings that runs of some protocols do not read; they have their defaults there.
 NOT_ALWAYS_READ = ("availability", "dropout")
 # Data sets of texts whose next token is to be predicted at each place: y is [E, T].
-WITH_NEXT_TOKENS = ("python_source",)
+WITH_NEXT_TOKENS = ("python_source", "shakespeare")
 
 
 def join_with_or(names: Sequence[str]) -> str:

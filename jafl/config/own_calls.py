@@ -13,13 +13,14 @@ class Split:
 
     Args:
       test_fraction: share of all examples held out for the test. Default: the data set's own test examples; 0.2 of
-        digits, synthetic, mnist_5000, mnist_1d and python_source, 0.1 of celeb_a and sentiment140.
+        digits, synthetic, mnist_5000, mnist_1d, python_source and shakespeare, 0.1 of celeb_a and sentiment140.
       validation_fraction: share of the examples held out for validation.
       client_test_fraction: share of each client's own examples held out of training, to measure its own accuracy
         (--evaluate_clients).
       evaluation_examples: how many of the test examples, and of the validation examples, are evaluated on: the same
         ones each time, drawn with ``seed``, in proportion from every class. The others are left out. Default: all.
-      seed: of the split, of the examples of synthetic and mnist_1d, and of python_source's files. Default: 0; LEAF's
+      seed: of the split, of the examples of synthetic and mnist_1d, and of
+        python_source's files and shakespeare's roles. Default: 0; LEAF's
         1549775860 for sentiment140.
       resample: whether each seed of a run has another split, and other synthetic examples: drawn with ``seed`` plus
         the run's.

@@ -66,6 +66,25 @@ PRESETS["cgad"] = {"server_optimizer": "adam", "learning_rate": 0.1, "server_lea
 PRESETS["asyncfeded"] = {"learning_rate": 0.3, "server_learning_rate": 0.3}
 PRESETS["port"] = {"learning_rate": 0.3, "server_learning_rate": 1.0}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
+# DiLoCo: AdamW at the clients, Nesterov's momentum at the server (Douillard et al. 2023, who take 500 local steps).
+# Asynchronous DiLoCo: a step at each arrival, delayed Nesterov (Liu et al. 2024, 50 local steps; its period is the
+# number of workers). Rates are theirs, the weight decay is a reading. A trip starts AdamW anew, as the released
+# notebook of the second does; in the papers each worker keeps its moments.
+_DILOCO = {
+    "client_optimizer": "adamw(weight_decay=0.1)",
+    "learning_rate": 4e-4,
+    "local_steps": 50,
+    "server_learning_rate": 0.7,
+}
+PRESETS["diloco"] = _DILOCO | {
+    "rule": "fedavg",
+    "protocol": "synchronous",
+    "server_optimizer": "sgd(momentum=0.9, nesterov=True)",
+}
+PRESETS["async_diloco"] = _DILOCO | {
+    "rule": "asgd",
+    "server_optimizer": "delayed_nesterov(momentum=0.9, period=8)",
+}
 for _name, _rate in {
     "ace": 0.01,
     "aced": 0.01,

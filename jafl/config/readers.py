@@ -17,7 +17,7 @@ from jafl.config.settings import Settings, default_of
 
 # Data sets of which a seed decides what is drawn, or which examples are held out.
 DIVIDED_BY_SEED = (
-    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"),
+    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source", "shakespeare"),
     *("celeb_a", "sentiment140"),
 )
 # Settings with which a seed decides the same for any data set.

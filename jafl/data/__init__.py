@@ -27,6 +27,7 @@ from jafl.data.sources.prepared import PREPARED
 from jafl.data.sources.preparing import prepare
 from jafl.data.sources.python_source import python_source, python_source_digest
 from jafl.data.sources.sentiment140 import sentiment140
+from jafl.data.sources.shakespeare import shakespeare
 from jafl.data.sources.synthetic import synthetic
 from jafl.data.splits import hold_out
 
@@ -37,6 +38,7 @@ SOURCES: dict[str, Callable[..., Source]] = {
     "mnist_5000": mnist_5000,
     "mnist_1d": mnist_1d,
     "python_source": python_source,
+    "shakespeare": shakespeare,
     **{name: functools.partial(image_source, name) for name in IMAGES},
     "celeb_a": celeb_a,
     "sentiment140": sentiment140,
@@ -73,6 +75,7 @@ __all__ = [
     "python_source",
     "python_source_digest",
     "sentiment140",
+    "shakespeare",
     "synthetic",
 ]
 __dir__ = __all__.copy  # for ``dir`` and for completion at a prompt

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from jafl.models.causal_transformer import causal_transformer
 from jafl.models.forms.convolution import Conv, convolution
 from jafl.models.forms.pooling import max_pool
 from jafl.models.hugging_face import bert, distilbert
@@ -16,6 +17,7 @@ from jafl.models.images import (
     mnist_1d_cnn,
 )
 from jafl.models.inputs import Inputs
+from jafl.models.low_rank import lora, lora_averaging_error
 from jafl.models.model import Model, server_gradient
 from jafl.models.recurrent import character_lstm, sent140_lstm
 from jafl.models.resnet import resnet18
@@ -46,6 +48,7 @@ MODELS: dict[str, Callable[..., Model]] = {
     "mnist_1d_cnn": mnist_1d_cnn,
     "sent140_lstm": sent140_lstm,
     "character_lstm": character_lstm,
+    "causal_transformer": causal_transformer,
     "distilbert": distilbert,
     "bert": bert,
 }
@@ -60,6 +63,7 @@ __all__ = [
     "Task",
     "bert",
     "binary_cross_entropy",
+    "causal_transformer",
     "celeba_cnn",
     "character_lstm",
     "cnn",
@@ -72,6 +76,8 @@ __all__ = [
     "language_modelling",
     "leaf_celeba_cnn",
     "lenet5",
+    "lora",
+    "lora_averaging_error",
     "max_pool",
     "mlp",
     "mnist_1d_cnn",

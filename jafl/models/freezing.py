@@ -31,9 +31,9 @@ def chosen(params: Any, which: Which) -> set[str]:
     patterns = [which] if isinstance(which, str) else which
     if isinstance(patterns, (list, tuple)) and all(isinstance(pattern, str) for pattern in patterns):
         for pattern in patterns:
-            fits = any(_matches(path, pattern) for path in known)
+            fits = any(matches(path, pattern) for path in known)
             require(fits, "what to freeze", pattern, f"a pattern that fits a parameter's path: {some}")
-        frozen = {path for path in known if any(_matches(path, pattern) for pattern in patterns)}
+        frozen = {path for path in known if any(matches(path, pattern) for pattern in patterns)}
     elif jax.tree.leaves(which) and all(
         isinstance(leaf, (bool, np.bool_)) for leaf in jax.tree.leaves(which)
     ):
@@ -47,7 +47,7 @@ def chosen(params: Any, which: Which) -> set[str]:
     return frozen
 
 
-def _matches(path: str, pattern: str) -> bool:
+def matches(path: str, pattern: str) -> bool:
     """Whether a pattern fits a path, or names a part of the model that the path begins with."""
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}/*")
 
@@ -55,7 +55,7 @@ def _matches(path: str, pattern: str) -> bool:
 def _by_tree(known: list[str], tree: Any, some: str) -> set[str]:
     """The paths for which a tree of bools, or of the first levels of the parameters, holds True."""
     said = dict(zip(paths(tree), jax.tree.leaves(tree), strict=True))
-    matches = set()
+    frozen = set()
     for path in known:
         parts = path.split("/")
         above = ("/".join(parts[:depth]) for depth in range(len(parts), -1, -1))
@@ -63,8 +63,8 @@ def _by_tree(known: list[str], tree: Any, some: str) -> set[str]:
         allowed = f"a bool for each parameter or for what it is a part of: {some}"
         require(place is not None, "what to freeze", f"a tree without {path}", allowed)
         if said[place or ""]:
-            matches.add(path)
-    return matches
+            frozen.add(path)
+    return frozen
 
 
 def split(tree: Any, is_frozen: Callable[[str], bool], keys: tuple[Any, ...] = ()) -> tuple[Any, Any]:

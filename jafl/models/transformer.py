@@ -41,6 +41,24 @@ class TransformerConfig:
     initial_deviation: float
 
 
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array,
+    dropped: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """softmax(Q K^T / sqrt(size) + mask) V of each head: [B, T, heads, size], as query, key and value are.
+
+    mask: 0, or the smallest number where a query does not see a key, as [B, heads, queries, keys] or less. dropped:
+    the dropout of the attention weights. Source: Vaswani et al. 2017, equation 1.
+    """
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
+    scores = (scores + mask).astype(floating(scores))  # a sum over many tokens: in float32 at least
+    weights = dropped(nn.softmax(scores).astype(value.dtype))
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
 class Encoder(nn.Module):
     """Token numbers [B, length] to vectors [B, size]: those of the first tokens, for BERT after the pooler.
 
@@ -80,11 +98,7 @@ class Encoder(nn.Module):
         query, key, value = (
             self._dense(c.size, f"{name}_{part}")(h).reshape(split) for part in ("query", "key", "value")
         )
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * split[-1] ** -0.5
-        scores = (scores + mask).astype(floating(scores))  # a sum over many tokens: in float32 at least
-        weights = nn.softmax(scores).astype(h.dtype)
-        weights = nn.Dropout(c.attention_dropout, deterministic=not train)(weights)
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+        mixed = attend(query, key, value, mask, nn.Dropout(c.attention_dropout, deterministic=not train))
         return self._dense(c.size, f"{name}_attention")(mixed.reshape(h.shape))
 
     def _dense(self, features: int, name: str) -> nn.Dense:

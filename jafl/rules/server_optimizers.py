@@ -147,7 +147,8 @@ def delayed_nesterov(
     m <- momentum m + D / N and D <- 0, and there s is 1 - c N + c; elsewhere s is c (Liu et al., "Asynchronous
     local-SGD training for language modeling", 2024, algorithm 3). With c = 0, N steps from
     one momentum move w as one step of Nesterov on the mean of their gradients; with N = 1 it is Nesterov. For one
-    arrival a step, as in asynchronous DiLoCo.
+    arrival a step, as in asynchronous DiLoCo: ``--algorithm=async_diloco``, whose clients start AdamW anew at each
+    trip, while the paper's workers keep its moments.
 
     Args:
       learning_rate: of the server, for the mean of N gradients.

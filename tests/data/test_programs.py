@@ -10,7 +10,7 @@ from jafl.config.builders import filled_in, make_partition, make_source
 from jafl.config.data_cache import DataCache
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
-from jafl.data import keep_for_server, python_source, python_source_digest
+from jafl.data import characters, keep_for_server, python_source, python_source_digest
 from jafl.data.sources import python_source as module
 
 LINES = "\n".join(f"line_{number} = {number}" for number in range(40))
@@ -19,7 +19,7 @@ SMALL = {"dataset": "python_source", "algorithm": "fedbuff", "num_clients": 4, "
 
 def text_of(numbers):
     """The characters of token numbers, without padding."""
-    return "".join(module.VOCABULARY[number] for number in np.ravel(numbers) if number > 0)
+    return "".join(characters.VOCABULARY[number] for number in np.ravel(numbers) if number > 0)
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_the_files_that_count(library):
             "config-3.11-linux/python-config.py": LINES,
         }
     )
-    names, characters, _ = module._files(folder)
+    names, lengths, _ = module._files(folder)
     assert names == ["a.py", "a/b/c.py", "a/z.py", "b.py", "just.py"]
-    assert characters.tolist() == [len(LINES)] * 4 + [100]
+    assert lengths.tolist() == [len(LINES)] * 4 + [100]
 
 
 def test_without_source_files_the_folder_is_named(library):
@@ -134,8 +134,8 @@ def test_as_many_clients_train_as_are_asked_for(clients, test, validation):
 
 def test_splits_share_no_file_and_a_client_is_a_file():
     source = python_source(num_clients=30, validation_fraction=0.2)
-    names, characters, _ = module._files(module._folder())
-    ends = np.cumsum(-(-(np.minimum(characters, 20_000) - 1) // 80))
+    names, lengths, _ = module._files(module._folder())
+    ends = np.cumsum(-(-(np.minimum(lengths, 20_000) - 1) // 80))
     files = {
         split: np.searchsorted(ends, getattr(source, f"{split}_indices"), side="right")
         for split in ("train", "test", "validation")
@@ -147,7 +147,7 @@ def test_splits_share_no_file_and_a_client_is_a_file():
         (file,) = set(files["train"][offsets[client] : offsets[client + 1]].tolist())
         text = module._text(module._folder(), names[file])[:20_000]
         first = source.x[offsets[client]]
-        assert text_of(first) == text_of(module._numbers(text[:80])[: min(80, len(text) - 1)])
+        assert text_of(first) == text_of(characters._numbers(text[:80])[: min(80, len(text) - 1)])
 
 
 def test_all_files_are_clients_of_very_unequal_size():
@@ -204,8 +204,8 @@ def test_the_digest_stands_in_the_settings_of_a_run_and_refuses_other_texts():
 
 def test_the_texts_are_read_once_for_the_runs_of_a_comparison(monkeypatch):
     made = []
-    examples = module._examples
-    monkeypatch.setattr(module, "_examples", lambda *given: made.append(1) or examples(*given))
+    examples = characters._examples
+    monkeypatch.setattr(characters, "_examples", lambda *given: made.append(1) or examples(*given))
     loaded = DataCache()
     settings = Settings(**SMALL)
     filled = filled_in(settings, loaded.source(settings))

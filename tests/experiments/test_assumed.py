@@ -15,7 +15,7 @@ DATA_DIR = {name: {"data_dir": "nowhere"} for name in NAMES if name.startswith("
 
 def test_every_data_set_that_has_to_be_downloaded_has_a_stand_in():
     assert set(PREPARED) <= set(NAMES)
-    here = {"digits", "synthetic", "mnist_5000", "mnist_1d", "python_source"}
+    here = {"digits", "synthetic", "mnist_5000", "mnist_1d", "python_source", "shakespeare"}
     assert set(NAMES) == set(SOURCES) - here
 
 

@@ -34,6 +34,7 @@ DATA = {
     "mnist_1d_cnn": ((40, 1), 10),
     "sent140_lstm": ((25,), 2),
     "character_lstm": ((12,), len(PIECES)),
+    "causal_transformer": ((12,), len(PIECES)),
     "distilbert": ((12,), 20),
     "bert": ((12,), 20),
 }
@@ -191,7 +192,7 @@ def test_settings_reach_the_models(tmp_path):
             "mlp",
             "character_lstm",
             {},
-            r"model is .mlp\b.*must be character_lstm, for random asks for the next token",
+            r"model is .mlp\b.*must be character_lstm or causal_transformer, for random asks for the next token",
         ),
         ("sent140_lstm", "character_lstm", {}, r"model is .sent140_lstm\b.*the next token at each place"),
     ],

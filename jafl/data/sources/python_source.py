@@ -11,16 +11,10 @@ import numpy as np
 
 from jafl.base.described import described
 from jafl.base.errors import SettingError, require, whole_number
-from jafl.data.checks import generator
-from jafl.data.federation import Source, client_offsets
-from jafl.data.splits import check_client_split, client_examples, source_fields, split_clients
-from jafl.data.words import PADDING, SPECIAL, UNKNOWN
+from jafl.data.characters import FEWEST_CHARACTERS, TEST_FRACTION, character_source
+from jafl.data.federation import Source
+from jafl.data.splits import check_client_split
 
-NO_LABEL = -1  # at places that count nowhere: neither in a loss nor among a client's labels
-FEWEST_CHARACTERS = 100  # of a file that counts
-TEST_FRACTION = 0.2
-CHARACTERS = ("\n", "\t", *map(chr, range(32, 127)))
-VOCABULARY = (*SPECIAL, *CHARACTERS)
 _STREAM = 206
 
 # Folders that hold what was installed later, what Python compiles, and what is made on each machine.
@@ -84,36 +78,19 @@ def python_source(
     most_characters = whole_number("most_characters", most_characters, FEWEST_CHARACTERS)
     names, characters, digest = _files(_folder())
     _check_digest(text_digest, digest)
-    used = np.minimum(characters, most_characters)
-    sizes = -(-(used - 1) // tokens)
-    training = 1 - test_fraction - validation_fraction if split_by == "clients" else 1.0
-    files = np.flatnonzero(sizes >= (1 if split_by == "clients" else 2))
-    if num_clients is not None:
-        count = _files_needed(whole_number("num_clients", num_clients, 1), training, len(files))
-        rng = generator("data_seed", data_seed, _STREAM)
-        files = np.sort(rng.choice(files, count, replace=False))
-
-    split = split_clients(
-        client_offsets(sizes[files]),
-        split_by=split_by,
+    folder = _folder()
+    return character_source(
+        "python_source",
+        np.minimum(characters, most_characters),
+        lambda file: _text(folder, names[file]) or "",
+        there=f"The standard library of this Python has {len(names)} files that count",
+        stream=_STREAM,
+        tokens=tokens,
+        num_clients=num_clients,
         test_fraction=test_fraction,
         validation_fraction=validation_fraction,
-        data_fraction=1.0,
         data_seed=data_seed,
-    )
-    x, y = _examples([names[file] for file in files], used[files], tokens)
-    parts = {"train": split.train, "test": split.test, "validation": split.validation}
-    fields = source_fields(x, y, **parts)
-    in_all_files = client_examples(client_offsets(sizes), files)
-    fields |= {
-        f"{part}_indices": None if places is None else in_all_files[places] for part, places in parts.items()
-    }
-    return Source(
-        "python_source",
-        num_classes=len(VOCABULARY),
-        natural_partition=split.partition,
-        vocabulary=VOCABULARY,
-        **fields,
+        split_by=split_by,
     )
 
 
@@ -188,41 +165,3 @@ def _check_digest(wanted: str | None, digest: str) -> None:
         f"The texts are the source files in {str(_folder())!r}, and other ones than before. Use the Python that "
         "text_digest names, in the same installation; left out, the run is one on other data.",
     )
-
-
-def _files_needed(num_clients: int, training: float, available: int) -> int:
-    """How many files have ``num_clients`` for training, where this share of them trains."""
-    most = int(training * available + 1e-9)
-    require(
-        num_clients <= most,
-        "num_clients",
-        num_clients,
-        f"at most {most}",
-        f"The standard library of this Python has {available} files that count, of which a share of {training:g} "
-        "trains.",
-    )
-    count = num_clients
-    while int(training * count + 1e-9) < num_clients:
-        count += 1
-    return count
-
-
-def _examples(names: list[str], used: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """``x`` uint8 and y int32, [E, tokens], of files, of each of which so many characters are ``used``."""
-    folder = _folder()
-    offsets = client_offsets(-(-(used - 1) // tokens))
-    x = np.full((int(offsets[-1]), tokens), PADDING, np.uint8)
-    y = np.full(x.shape, NO_LABEL, np.int32)
-    for name, count, start, end in zip(names, used, offsets[:-1], offsets[1:], strict=True):
-        numbers = _numbers((_text(folder, name) or "")[:count])
-        for rows, values in ((x, numbers[:-1]), (y, numbers[1:])):
-            rows[start:end].reshape(-1)[: len(values)] = values
-    return x, y
-
-
-def _numbers(text: str) -> np.ndarray:
-    """[n] uint8: the tokens of a text's characters."""
-    token = np.full(129, UNKNOWN, np.uint8)
-    token[[ord(character) for character in CHARACTERS]] = len(SPECIAL) + np.arange(len(CHARACTERS))
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return token[np.minimum(codes, 128)]
