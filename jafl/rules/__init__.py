@@ -71,14 +71,17 @@ from jafl.rules.fadas import fadas as fadas
 from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
+from jafl.rules.feddyn import feddyn as feddyn
 from jafl.rules.fedfa import fedfa as fedfa
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
 from jafl.rules.gsgm import gsgm as gsgm
+from jafl.rules.masfl import masfl as masfl
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.sasgd import sasgd as sasgd
+from jafl.rules.scaffold import scaffold as scaffold
 from jafl.rules.twafl import twafl as twafl
 from jafl.rules.wkafl import wkafl as wkafl
 from jafl.rules.zeno_plus_plus import zeno_plus_plus as zeno_plus_plus
