@@ -568,7 +568,9 @@ class _LocalTraining:
         def reads(state: ArrayTree) -> Any:
             return self.optimizer.update(trip.start, state, trip.start)
 
-        own = self._own(trip.data).optimizer if self.keeps_optimizer else self.optimizer.init(trip.start)
+        # Whoever measures single trips, as a decomposition does, has no state for them: they begin with a new one.
+        kept = self.keeps_optimizer and trip.data.state is not None
+        own = self._own(trip.data).optimizer if kept else self.optimizer.init(trip.start)
         return with_own_keys(reads, own, trip.key)
 
     def _step(
