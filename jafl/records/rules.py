@@ -103,7 +103,7 @@ class Requirements(NamedTuple):
       empty_steps: True if ``finish`` takes a buffer into which nothing was folded, as Poisson cohorts may leave it. A
         mean has no value there.
       correction: the name of the correction with which clients must train (``ClientWork.correction``), such as
-        "scaffold"; None if they train without one.
+        "scaffold"; None if they train without one. A rule that reads ``Arrival.sent`` names one.
     """
 
     needs_start: bool = False

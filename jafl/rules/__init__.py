@@ -41,6 +41,8 @@ can have:
   step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``jafl.Requirements``).
 - ``memory``: a value per client, stored by the server from trip to trip and read when the rule folds the client's
   next trip; client work does not see it (``ca2fl``, ``jafl.ClientMemoryRequest``).
+- ``broadcast``: a part of the rule's state that clients get with the model; ``arrival.sent``: what they hand over
+  beside their updates. What clients themselves keep is up to client work (``scaffold``, ``jafl.ClientStateRequest``).
 - ``whole_step``: a step in one go, where its trips wait on an accelerator (``wkafl``, whose rows are those of
   ``rows``, for rules on norms and products of K updates).
 - a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``); or one that is
