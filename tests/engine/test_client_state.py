@@ -25,6 +25,7 @@ SCHEDULES = {
     "stale trips that are dropped": {"staleness_limit": 1, "too_stale": "drop", "buffer_size": 2},
     "clients that leave": {"dropout": jafl.Dropout(clients=(0, 3), server_step=6)},
     "a client twice in one buffer": {"buffer_size": 6},
+    "rounds with over-selection": {"cohort_size": 3, "over_selection": 0.5},
 }
 PLANS: dict[str, dict[str, Any]] = {
     "trip by trip": {},
@@ -42,6 +43,10 @@ def schedule(**changes: Any) -> jafl.EventSchedule:
         "server_steps": 25,
         "seed": 4,
     }
+    if "cohort_size" in changes:
+        left_out = ("concurrency", "buffer_size")
+        settings = {name: value for name, value in settings.items() if name not in left_out}
+        return jafl.synchronous(**{**settings, **changes})
     return jafl.asynchronous(**{**settings, **changes})
 
 
@@ -427,6 +432,19 @@ def test_runs_of_a_group_keep_their_own_states():
             np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
     kernels = [np.asarray(jax.tree.leaves(history.params)[-1]) for history in together]
     assert min(np.abs(kernels[0] - other).max() for other in kernels[1:]) > 1e-3
+
+
+def test_runs_without_them_carry_nothing_more():
+    """Neither a broadcast nor a state: snapshots are models, and there is no memory."""
+    from jafl.engine.plan.preparation import prepare
+
+    parts = small_parts()
+    carry = prepare(jafl.Run(**parts), devices=1).place()[1]
+    assert carry.memory is None
+    assert jax.tree.structure(carry.snapshots) == jax.tree.structure(parts["params"])
+    carry = prepare(jafl.Run(**{**parts, "rule": rules.ca2fl()}), devices=1).place()[1]
+    assert jax.tree.structure(carry.memory.codes) == jax.tree.structure(parts["params"])
+    assert carry.memory.first is None
 
 
 def test_a_divergence_with_states_is_explained():
