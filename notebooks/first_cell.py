@@ -35,3 +35,7 @@ def install() -> None:
 found = importlib.util.find_spec("jafl")
 if found is None or found.origin is None:  # without an origin it is a mere folder of this name
     install()
+
+import jafl
+
+jafl.compilation_cache()  # a second run of a cell, or of the notebook, need not compile again

@@ -34,7 +34,7 @@ CHAPTERS = {
         "Simulations",
         "What puts a schedule, a federation, a model, client work and a rule together, and what comes of it.",
         ("simulate", "simulate_many", "Run", "client_work", "Evaluator", "History", "Checkpoints", "forecast",
-         "decomposed", "decomposed_four_ways", "SettingError", "DivergenceError", "Interrupted",
+         "compilation_cache", "decomposed", "decomposed_four_ways", "SettingError", "DivergenceError", "Interrupted",
          "NotLearningWarning"),
     ),
     "schedules": Chapter(

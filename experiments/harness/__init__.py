@@ -34,6 +34,7 @@
     curves        what an experiment's picture is drawn from, written with its results
     pictures      the picture that its page begins with
     overview      the tables of experiments/README.md
+    what_to_use   ten choices between rules, and what the results say of them
     kept_results  what is kept in docs/results/data
     pages         docs/results: the summary of all papers and a page for each experiment, made from verdicts.json
 

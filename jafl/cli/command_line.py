@@ -9,7 +9,6 @@ could not be written, or a picture could not be drawn, 130 interrupted.
 """
 
 import functools
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -283,10 +282,7 @@ def _set_up_jax(precision: str) -> None:
     """Before anything is computed: where compiled programs are kept, and in how many bits to compute."""
     import jax
 
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jafl"
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jafl.compilation_cache()
     if precision == "float64":
         jax.config.update("jax_enable_x64", True)
 

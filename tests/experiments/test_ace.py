@@ -44,6 +44,7 @@ def test_every_figure_and_table_of_the_paper_has_its_file_and_states_an_analysis
     assert figures == {
         *(
             "figure 2",
+            "figure 2, delays in server iterations",
             "figure 2, slow clients richest in labels 0-2",
             "figure 3",
             "figure a.1",
@@ -156,6 +157,9 @@ def test_the_desk_sizes_have_the_papers_clients():
             clients, under_way = (20, 10) if name == "ace_tablea2" else (100, 20)
             assert size.settings["num_clients"] == clients, name
             buffered = [own for own in size.arms.values() if own["algorithm"] in ("ca2fl", "fedbuff")]
+            if name == "ace_fig2_server_iterations":  # steps with all that is due, from all clients
+                assert not any({"buffer_size", "concurrency"} & {*own} for own in size.arms.values())
+                continue
             assert all(own["buffer_size"] == 10 for own in buffered), name
             assert {own["concurrency"] for own in buffered} <= {under_way, clients}, name
     (noise,) = {
@@ -176,6 +180,20 @@ def test_the_rates_are_those_of_appendix_f4():
     rates = ace_fig2.published_grid(100, 500)
     factors = [rate / math.sqrt(100 / 500) for rate in rates]
     assert np.allclose(factors, [0.1, 0.2, 0.5, 1, 2, 5, 10], rtol=0.01)
+
+
+def test_the_readings_of_figure_2_differ_in_what_a_server_step_takes_and_in_what_delays_are():
+    letter, counted = (
+        discovery.load(f"ace_fig2{name}").scales["desk"] for name in ("", "_server_iterations")
+    )
+    assert counted.settings == letter.settings | {"protocol": "drawn_staleness(reports='due')"}
+    assert counted.conditions == letter.conditions | {"delay": ["exponential(5)", "exponential(30)"]}
+    assert set(counted.arms) == {ace_fig2.ACE, "ACED (10)", ace_fig2.CA2FL, ace_fig2.FEDBUFF}
+    assert letter.search.space == counted.search.space and not counted.search.spaces
+    for size in (letter, counted):
+        assert size.analysis.primary == "ACE is above FedBuff, equal steps"
+        # Table a.4: 0.2 sqrt(n / T) for both, and FedBuff's clients descend 0.05 of a gradient.
+        assert size.analysis.published_ratio == 1 / ace_fig2.PUBLISHED_LOCAL_RATE == 20.0
 
 
 def test_a_band_is_as_wide_as_the_seeds_are_apart():

@@ -272,7 +272,7 @@ def test_a_panel_of_fedstaleweight_fig2_runs_alone_as_published():
     sweep = sweeps.results_sweep(*sweeps.adapted(scale, {"dataset": "fashion_mnist"}))
     assert sweep.conditions == {"dataset": ["fashion_mnist"]}
     arms = all_arms.under(sweep.settings, sweep.arms, {"dataset": "fashion_mnist"}, sweep.overrides)
-    assert len(arms) == 7
+    assert len(arms) == 8
     published = {
         "dataset": "fashion_mnist",
         "model": "fedstaleweight_fashion_cnn",

@@ -11,6 +11,7 @@ from experiments.harness.declare import discovery
 from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
 from experiments.harness.judge import replication
 from experiments.harness.report import families, kept_results, overview, pages, report
+from experiments.harness.run import explanations
 
 CLAIMS = [
     Claim(sentence="a above b", better="a", worse="b", published="3 : 2"),
@@ -57,6 +58,12 @@ def content(rows, experiment="nothing", number=0, standing=UNDER):
         },
         **{"declared": declared, "verdicts": rows, "table": [["arm"], ["a"]], "tuning": "Searched."},
     }
+
+
+def explanation(why, verdict, difference, claim="a above b", condition=""):
+    """A row of ``explanations.explained``."""
+    shown = row(claim, verdict, difference=difference, condition=condition)
+    return {"why": why, **{name: shown[name] for name in explanations.SHOWN}}
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +151,15 @@ def test_claims_are_counted_by_how_they_come_out():
         {**row("a above c", "better"), "verdict": "identity"},
     ]
     assert families.score(content(rows)) == families.Score(agree=2, equal=1, contrary=1, open=1, own=1)
+    # A primary claim that another choice turns is neither contrary nor equal; all others stand as they are.
+    for verdict in ("worse", "equivalent"):
+        turned = row("a above b", verdict, difference=-0.02, depends_on=["the rates"])
+        assert families.score(content([turned])) == families.Score(depends=1)
+        assert families.scores([content([turned])], [content([turned])])["nothing"].depends == 1
+        assert families.score(content([{**turned, "depends_on": []}])).depends == 0
+    for verdict, counted in (("better", {"agree": 1}), ("undecided", {"open": 1})):
+        kept = row("a above b", verdict, depends_on=["the rates"])
+        assert families.score(content([kept])) == families.Score(**counted)
     # The primary claim counts as Holm's procedure has it.
     assert families.score(content(rows[:1]), "undecided") == families.Score(open=1)
     weak = {"superiority": 0.04, "equivalence": 1.0}
@@ -177,10 +193,50 @@ def test_the_tables_of_the_overview():
     text = "x\n<!-- papers -->\n<!-- end of papers -->\n<!-- claims -->\n<!-- end of claims -->\n"
     filled = overview.filled(text, contents)
     assert (
-        "| None | primary | 1 | 0 | 0 | 0 | 0 | 0 |" in filled
-        and "| None | all | 1 | 0 | 0 | 0 | 0 | 1 |" in filled
+        "| None | primary | 1 | 0 | 0 | 0 | 0 | 0 | 0 |" in filled
+        and "| None | all | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in filled
     )
     assert "| a above b | better | - | yes | +0.02 (+0.01 to +0.03) | 3 : 2 |" in filled
+
+
+def test_a_contrary_verdict_that_something_turns_depends_on_it():
+    why = [
+        explanation("the rates", "better", 0.02),
+        explanation("the settings (both with those of c)", "worse", -0.01),
+    ]
+    turned = row("a above b", "worse", difference=-0.02, depends_on=["the rates"])
+    results = {**content([turned, row("a above c", "worse")]), "why_it_differs": why}
+    filled = overview.filled(
+        "<!-- papers -->\n<!-- end of papers -->\n<!-- claims -->\n<!-- end of claims -->\n", [results]
+    )
+    assert "| a above b | it depends | - | it depends on the rates | -0.02 (" in filled
+    assert "| None | primary | 0 | 0 | 0 | 1 | 0 | 0 | 0 |" in filled
+    assert "| None | all | 0 | 0 | 1 | 1 | 0 | 0 | 0 |" in filled, "of another claim nobody asked why"
+    text = pages.page(results)
+    parts = [
+        "**Verdict: it depends**, expected: better.",
+        "As stated it is worse, but it depends on the rates.",
+        "**Why it differs.**\n\nThe primary claim was expected to be better, and is worse.",
+        "| another choice of | verdict | difference (95 % interval) | margin |",
+        "| the rates | better | +0.02 (+0.01 to +0.03) | 0.01 |",
+        "| the settings (both with those of c) | worse | -0.01 (",
+        "So it depends on the rates: then it is better.",
+        "| primary: a above b | worse (it depends) | better |",
+    ]
+    places = [text.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places)
+    # Nothing turns it: it stands. Results that count in no family depend, too.
+    stands = {**results, "verdicts": [{**turned, "depends_on": []}], "why_it_differs": why[1:]}
+    text = pages.page(stands)
+    assert (
+        "**Verdict: worse**" in text and "None of these makes it better, so that the verdict stands." in text
+    )
+    assert "**Verdict: it depends, exploratory**" in pages.page({**results, "standing": EXPLORATORY})
+    # A claim of its own, under another condition, is named.
+    other = explanation("the reading", "worse", -0.01, claim="b above c", condition="partition.alpha=0.1")
+    assert "| the reading: b above c (much skew) | worse |" in pages.page(
+        {**stands, "why_it_differs": [other]}
+    )
 
 
 def test_differences_further_apart_than_their_errors_explain():
@@ -254,7 +310,7 @@ def test_a_page_begins_with_the_picture_the_claim_and_the_verdict():
     family = [content([row("a above b", "better", **weak)], name) for name in ("one", "two")]
     again = [content([row("a above b", "better")], name, 1) for name in ("one", "two")]
     first = {**family[0], "curves": [curve("a", 5), curve("b", 5)]}
-    first["why_it_differs"] = [{"cause": "the grid", "difference": 0.02}]
+    first["why_it_differs"] = [explanation("the grid", "equivalent", 0.002)]
     text = pages.page(first, [first, family[1], *again])
     parts = [
         "](pictures/one.png)",
@@ -265,7 +321,8 @@ def test_a_page_begins_with_the_picture_the_claim_and_the_verdict():
         "in the paper: 3 : 2.",
         "By itself it is better; corrected for the paper's 2 primary claims not.",
         "Repeated with other seeds, splits and searches: better.",
-        "**Why it differs.**\n\n| cause | difference |\n| --- | --- |\n| the grid | 0.020 |",
+        "**Why it differs.**",
+        "| the grid | equivalent | +0.002 (+0.01 to +0.03) | 0.01 |",
         "## Claims",
         "## Measured",
     ]

@@ -639,6 +639,92 @@ def test_results_their_pages_and_a_protocol_that_differs(results):
     assert read_json(folder / "data" / "nothing.json")["seeds"] == [0, 1, 2, 3, 4, 5]
 
 
+# Why a verdict differs
+
+
+EARLY = "when it is judged (after half of the trips)"
+
+
+def explained(monkeypatch, folder, buffers, rates):
+    """An experiment that claims that arm a is above arm b, run: the content of its verdicts.json and its page.
+
+    Args:
+      buffers: {arm: buffer size}. At equal rates a small one wins, for it makes more steps of the same trips.
+      rates: {arm: what each of five searches found}.
+    """
+    claim = EXPERIMENT.claims[0]
+    early = dataclasses.replace(claim, sentence="a above b early", measure=harness.accuracy_at(trips=30))
+    analysis = dataclasses.replace(ANALYSIS, under={}, published_ratio=2.0, why={EARLY: early.sentence})
+    size = dataclasses.replace(
+        SIZE,
+        settings={**SMALL, "local_steps": 1},
+        arms={
+            label: {"algorithm": "fedbuff(staleness_weight=constant)", "buffer_size": number}
+            for label, number in buffers.items()
+        },
+        conditions={"partition.alpha": [10.0]},
+        tuned={"": {label: [{RATE: rate} for rate in own] for label, own in rates.items()}},
+        analysis=analysis,
+    )
+    experiment = dataclasses.replace(EXPERIMENT, scales={"desk": size}, claims=[claim, early])
+    monkeypatch.setattr(discovery, "load", lambda name: experiment)
+    monkeypatch.setattr(discovery, "described", lambda name: {})
+    options = {"processes": 1, "show": lambda line: None, "pictures": "none", "checkpoint_every": 0}
+    assert running.run_paper_experiment("nothing", output_dir=folder, **options) == 0
+    content = read_json(folder / "verdicts.json")
+    return content, pages.page(content)
+
+
+@pytest.mark.full
+def test_a_contrary_verdict_is_explained(monkeypatch, tmp_path):
+    """It stands only if neither equal rates, nor the paper's ratio, nor what the file names turns it."""
+    choices = [f"the settings (both with those found for {arm})" for arm in "ab"]
+    choices += ["the rates (in the paper's ratio)", EARLY]
+    with_b = choices[1]
+    good = [1.0, 1.2, 1.1, 0.9, 1.3]
+    poor = [rate / 1000 for rate in good]
+    folder = tmp_path / "turned"
+    content, page = explained(monkeypatch, folder, {"a": 1, "b": 6}, {"a": poor, "b": good})
+    row = content["verdicts"][0]
+    assert (row["verdict"], row["expected"]) == ("worse", "better"), (
+        "what was found for arm a is far too small"
+    )
+    table = {each["why"]: each for each in content["why_it_differs"]}
+    assert list(table) == choices
+    assert (
+        table[with_b]["verdict"] == "better" and table[with_b]["difference"] > 0.1 > -0.1 > row["difference"]
+    )
+    assert row["depends_on"] == [why for why in choices if table[why]["verdict"] == "better"]
+    assert EARLY not in row["depends_on"]
+    # Each seed runs with what its search found for the other arm; in the paper a's rate is twice b's.
+    runs = {name: Runs.in_folder(folder / name) for name in ("why", "runs")}
+    expected = {"b, settings of a": poor, "a, settings of b": good}
+    expected["b, settings of the paper's ratio"] = [rate / 2 for rate in poor]
+    assert runs["why"].labels == list(expected)
+    for label, rates in expected.items():
+        found = [run.value(RATE) for run in runs["why"].of(label).values()]
+        assert found == pytest.approx(rates, rel=1e-9), label
+    sides = (runs["why"].of("a, settings of b"), runs["runs"].of("b"))
+    a, b = ([harness.final_accuracy(run) for run in side.values()] for side in sides)
+    assert table[with_b]["difference"] == pytest.approx((sum(a) - sum(b)) / 5, abs=1e-12)
+    # So it depends, wherever it is told or counted.
+    assert families.score(content).depends == 1
+    assert "**Verdict: it depends**, expected: better." in page
+    assert f"So it depends on {' and on '.join(row['depends_on'])}: then it is better." in page
+    assert "**Why it differs.**" in (folder / "table.md").read_text(encoding="utf-8")
+
+    # With rates that suit both, the large buffer is behind whatever is chosen: contrary.
+    content, page = explained(
+        monkeypatch, tmp_path / "stands", {"a": 6, "b": 1}, {"a": good, "b": good[::-1]}
+    )
+    row = content["verdicts"][0]
+    assert row["verdict"] == "worse" and row["depends_on"] == []
+    assert [each["why"] for each in content["why_it_differs"]] == choices
+    assert families.score(content).contrary >= 1 and families.score(content).depends == 0
+    assert "**Verdict: worse**, expected: better." in page
+    assert "None of these makes it better, so that the verdict stands." in page
+
+
 # The control
 
 

@@ -330,7 +330,7 @@ OF_FEDBUFF = {
     "seed": ({"seed": -1}, "seed is -1"),
 }
 REFUSED: dict[str, tuple[Any, str]] = {
-    "one trip per step": (secured(rules.asgd()), "no other update to hide one in. Eligible are exp"),
+    "one trip per step": (secured(rules.asgd()), "no other update to hide one in. Eligible are .*exp"),
     "local steps": (secured(rules.fednova()), "depend on how many local steps"),
     "client memory": (secured(rules.ca2fl()), "Eligible are .*fedbuff"),
     "reads updates": (secured(rules.wkafl(4)), "rule is .wkafl"),

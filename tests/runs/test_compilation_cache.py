@@ -35,3 +35,33 @@ def test_the_second_start_compiles_no_long_program_again(tmp_path):
     assert run(tmp_path, "second", "--seed=1") == kept
     first, second = (tmp_path / name / "params.npz" for name in ("without", "first"))
     assert first.read_bytes() == second.read_bytes()
+
+
+def in_python(code: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs code with ``home`` as the user's folder for caches."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home), "JAX_PLATFORMS": "cpu", **variables}
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+        if name not in variables:
+            environment.pop(name, None)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_programs_are_kept_from_python_also_after_others_were_compiled(tmp_path):
+    code = (
+        "import jafl, jax; jax.jit(lambda x: x + 1)(1.0); print(jafl.compilation_cache({}));"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0); jax.jit(lambda x: x * 3)(1.0)"
+    )
+    own = tmp_path / "own"
+    said = in_python(code.format(repr(str(own))), tmp_path)
+    assert said.stdout.strip() == str(own) and list(own.glob("jit__lambda*-cache")), said.stderr
+    said = in_python(code.format(""), tmp_path)
+    assert said.stdout.strip() == str(tmp_path / "jafl") and list((tmp_path / "jafl").glob("*-cache"))
+    said = in_python(code.format(""), tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "named"))
+    assert said.stdout.strip() == str(tmp_path / "named") and list((tmp_path / "named").glob("*-cache"))
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    said = in_python(f"import jafl; jafl.compilation_cache({str(tmp_path / 'file')!r})", tmp_path)
+    assert said.returncode and "folder is" in said.stderr and "must be a folder" in said.stderr

@@ -136,7 +136,8 @@ class Analysis:
       power: the least probability of that verdict, from which ``seeds`` follows.
       correction: test examples over training examples; 0 where no two seeds share examples.
       published_ratio: how many times the primary claim's first arm has the second one's server rate in the paper.
-      why: {what may explain it if the primary claim comes out otherwise: the sentence of the claim that tells}.
+      why: {what it may depend on if the primary claim comes out otherwise, "the staleness weight (constant)": the
+        sentence of the claim that tells}.
       untuned: {label: why} of arms that take part in a claim and are not searched for while others are.
       tuned_under: the version of the protocol that ``Scale.tuned`` was found under; None: before it.
     """

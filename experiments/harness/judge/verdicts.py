@@ -34,6 +34,7 @@ SEEN, TIE, REVERSED = "seen", "a tie", "reversed"
 TOO_FEW = "undecided: needs two seeds at least"
 SPEAKS_FOR = {SEEN: BETTER, REVERSED: WORSE}
 IDENTITY = "identity"
+DEPENDS = "it depends"  # in the place of a verdict that another choice turns
 MOST_CENSORED = 0.2  # of an arm's runs; with more, two arms may agree only in that both never arrive
 
 
@@ -99,6 +100,18 @@ def by_holm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         p_values = own[0] if differs else 1.0, own[1] if within else 1.0
         verdicts.append(decide(*p_values, row["difference"]))
     return verdicts
+
+
+def explained(verdict: str, row: Mapping[str, Any]) -> str:
+    """``DEPENDS`` in the place of a verdict that is not the expected one and that another choice turns.
+
+    Args:
+      verdict: on a primary claim: as in its row, or corrected.
+      row: of ``judge``; "depends_on" names the choices that turn it, where there are any
+        (``experiments.harness.run.explanations``).
+    """
+    otherwise = verdict not in (row["expected"], UNDECIDED, IDENTITY)
+    return DEPENDS if otherwise and row.get("depends_on") else verdict
 
 
 def judge(

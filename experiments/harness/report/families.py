@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.harness.declare import discovery
-from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED
+from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, Claim
 from experiments.harness.declare.protocol import UNDER
-from experiments.harness.judge.verdicts import IDENTITY, by_holm
+from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, by_holm, explained
 from experiments.harness.report import curves, report
 from experiments.harness.statistics import ALPHA
 
@@ -22,11 +22,13 @@ class PrimaryClaim(NamedTuple):
       claim: its sentence, with the condition if there is one.
       published: the paper's number.
       ours: the difference with its 95 % interval.
-      verdict: corrected by Holm's procedure over its family; with the standing of results that are not in it.
+      verdict: corrected by Holm's procedure over its family; with the standing of results that are not in it. "It
+        depends" where it is not as expected and another choice turns it.
       repeated: the verdict of each replication of the whole family, corrected likewise; a dash without one.
       expected: the verdict that the paper's sentence asks for.
       own: whether it is jafl's question, and no paper's.
       unlearnt: the arms that it compares of which no run learnt: then its verdict speaks for nothing.
+      depends: what turns its verdict; empty unless it depends.
     """
 
     content: Content
@@ -38,6 +40,7 @@ class PrimaryClaim(NamedTuple):
     expected: str
     own: bool
     unlearnt: Sequence[str] = ()
+    depends: Sequence[str] = ()
 
 
 def families(contents: Iterable[Content]) -> dict[tuple[str, str], list[Content]]:
@@ -84,25 +87,26 @@ def primary_claims(
     for content, row in primary:
         name = content["experiment"]
         if row["verdict"] == IDENTITY or name not in corrected:
-            verdict = f"{row['verdict']}, {content['standing']}"
+            verdict = f"{explained(row['verdict'], row)}, {content['standing']}"
         else:
             verdict = corrected[name]
         experiment = discovery.load(name)
         stated = report.stated_claim(experiment, content["scale"], row)
         where = report.under(experiment, row["condition"])
         claim = row["claim"] + (f" ({where})" if where else "")
-        unit = (
-            UNITS.get(getattr(stated and stated.measure, "axis", ""), "")
-            if stated and not stated.differences
-            else ""
-        )
-        ours = report.difference(row) + unit
+        ours = report.difference(row) + unit(stated)
         published = stated.published if stated else row["published"]
         then = ", ".join(each[name] for each in again) or "-"
         own = stated is not None and stated.own
         entry = PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own)
-        entries.append(entry._replace(unlearnt=unlearnt(content, row)))
+        depends = row["depends_on"] if verdict.startswith(DEPENDS) else ()
+        entries.append(entry._replace(unlearnt=unlearnt(content, row), depends=depends))
     return entries
+
+
+def unit(stated: Claim | None) -> str:
+    """The unit of a claim's differences, a space before it; empty for an accuracy and for differences of its own."""
+    return UNITS.get(getattr(stated.measure, "axis", ""), "") if stated and not stated.differences else ""
 
 
 def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]]]:
@@ -111,10 +115,16 @@ def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]
 
 
 def corrected_verdicts(family: Iterable[Content]) -> dict[str, str]:
-    """{experiment: the verdict on its primary claim by Holm's procedure}, of results under the protocol."""
+    """{experiment: the verdict on its primary claim by Holm's procedure}, of results under the protocol.
+
+    "It depends" stands in the place of one that is not as expected and that another choice turns.
+    """
     judged = [(content, row) for content, row in _primary(family) if content["standing"] == UNDER]
     verdicts = by_holm([row for _, row in judged])
-    return {content["experiment"]: verdict for (content, _), verdict in zip(judged, verdicts, strict=True)}
+    return {
+        content["experiment"]: explained(verdict, row)
+        for (content, row), verdict in zip(judged, verdicts, strict=True)
+    }
 
 
 def counted(family: Iterable[Content]) -> str:
@@ -189,6 +199,7 @@ SCORES = (
     "as the paper says",
     "no difference",
     "contrary",
+    "it depends",
     "undecided",
     "an arm learnt nothing",
     "our own",
@@ -202,6 +213,7 @@ class Score(NamedTuple):
       agree: the verdict is the one that the claim expects.
       equal: the claim expects a difference, and the two are equivalent.
       contrary: decided, and otherwise.
+      depends: equal or contrary, were it not that another choice turns the verdict (``verdicts.explained``).
       open: undecided.
       unlearnt: whatever the verdict, no run of an arm learnt (``unlearnt``).
       own: jafl's own claims, which count in none of these.
@@ -210,6 +222,7 @@ class Score(NamedTuple):
     agree: int = 0
     equal: int = 0
     contrary: int = 0
+    depends: int = 0
     open: int = 0
     unlearnt: int = 0
     own: int = 0
@@ -229,7 +242,7 @@ def score(content: Content, corrected: str | None = None) -> Score:
     experiment = discovery.load(content["experiment"])
     sum_so_far = Score()
     for row in content["verdicts"]:
-        verdict = corrected if corrected and row["primary"] else row["verdict"]
+        verdict = corrected if corrected and row["primary"] else explained(row["verdict"], row)
         stated = report.stated_claim(experiment, content["scale"], row)
         if verdict == IDENTITY:
             continue
@@ -249,6 +262,8 @@ def _score(verdict: str, expected: str) -> Score:
         return Score(open=1)
     if verdict == expected:
         return Score(agree=1)
+    if verdict == DEPENDS:
+        return Score(depends=1)
     return Score(equal=1) if verdict == EQUIVALENT else Score(contrary=1)
 
 

@@ -68,6 +68,7 @@ def _claims(contents: Sequence[Content]) -> list[list[str]]:
         for row in primary_claims(family, repeated[paper, scale]):
             decided = row.content["standing"] == UNDER and row.verdict != UNDECIDED
             agrees = ("yes" if row.verdict == row.expected else "no") if decided else "-"
+            agrees = f"it depends on {' and on '.join(row.depends)}" if row.depends else agrees
             name = f"{paper}, {_link(row.content)}" + (f", {scale} size" if scale != "desk" else "")
             agrees = f"nothing: no run of {row.unlearnt[0]} learnt" if row.unlearnt else agrees
             agrees = "our question" if row.own else agrees
@@ -86,7 +87,7 @@ def _papers(contents: Sequence[Content]) -> list[list[str]]:
             ]
             for name, own in (("primary", primary), ("all", without_repetition(family))):
                 counts = [sum(column) for column in zip(*scores(own, family).values(), strict=True)]
-                table.append([paper, name, *map(str, counts)])
+                table.append([paper, name, *(map(str, counts) if counts else ["-"] * len(SCORES))])
     return table
 
 

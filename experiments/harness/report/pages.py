@@ -5,8 +5,8 @@
 
 Results are the ``verdicts.json`` of experiments, kept in docs/results/data, one file for each experiment, scale and
 replication. The pages follow from these files alone: a summary of all papers, with Holm's procedure over the primary
-claims of each, how far replications agree, the control, and how long all took; a page for each experiment, with a
-picture; pictures of each paper's performance profiles; and the tables of experiments/README.md
+claims of each, how far replications agree, the control, and how long all took; what to use when; a page for each
+experiment, with a picture; pictures of each paper's performance profiles; and the tables of experiments/README.md
 (``experiments.harness.report.overview``).
 """
 
@@ -22,7 +22,7 @@ from experiments.harness.declare import discovery, search
 from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, PaperExperiment
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.harness.judge import profiles, replication
-from experiments.harness.report import kept_results, overview, pictures, report
+from experiments.harness.report import kept_results, overview, pictures, report, what_to_use
 from experiments.harness.report.families import (
     SCORES,
     Content,
@@ -45,8 +45,8 @@ PICTURES = "pictures"  # the folder of the pictures in that of the pages
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
 NEAR_CERTAIN = (
     "A claim whose first difference lies far from 0 could hardly come out otherwise, so that it says little of how "
-    "far verdicts repeat: such claims are counted apart. Both sets have the same worlds and try the same grids of "
-    "settings: what these decide cannot show here."
+    "far verdicts repeat: such claims are counted apart. Both sets have the same worlds and search the same ranges: "
+    "what these decide cannot show here."
 )
 MADE = "<!-- Made by python -m experiments.harness.report.pages; changes by hand are lost. -->"
 
@@ -60,7 +60,11 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
         if not content.get("replication")
     }
     controls = _controls({name: pages / f"{name}.json" for name in CONTROLS})
-    return {"README.md": summary(contents, times.read(pages / times.ALL.name), controls), **written}
+    return {
+        "README.md": summary(contents, times.read(pages / times.ALL.name), controls),
+        what_to_use.NAME: what_to_use.page(contents, MADE),
+        **written,
+    }
 
 
 def made_overview(pages: pathlib.Path = PAGES, overview_page: pathlib.Path = OVERVIEW) -> str:
@@ -139,14 +143,16 @@ def summary(
     parts = [
         MADE,
         "# Results",
-        f"What the experiments say of the papers' claims, by [the protocol](../protocol.md), version {VERSION}: a "
-        "page for each experiment, with all its claims. [The summary](../../experiments/README.md) has the primary "
-        "claim of each figure. Here the claims of each paper are counted by how they come out: as the paper says; no "
-        "difference, where the paper has one and the two are equivalent; contrary; undecided; an arm learnt nothing, "
-        "whatever the verdict, where none of its runs ended five points above untrained models (results without "
-        "curves do not know it). Verdicts on primary claims are corrected for their number within the paper, by "
-        "Holm's procedure; all others stand by themselves. Claims of our own, which no paper makes, are counted "
-        "separately.",
+        "What the experiments say of the papers' claims, by [the protocol](../protocol.md), version "
+        f"{VERSION}: a page for each experiment, with all its claims. [The summary](../../experiments/README.md) has "
+        f"the primary claim of each figure, and [{what_to_use.TITLE}]({what_to_use.NAME}) what follows from them. "
+        "Here the claims of each paper are counted by how they come out: as the paper says; no difference, where "
+        "the paper has one and the two are equivalent; contrary; it depends, where a primary claim would be one "
+        "of these two, but comes out as the paper says with another choice of rates or of what the paper leaves "
+        "open; undecided; an arm learnt nothing, whatever the verdict, where none of its runs ended five points "
+        "above untrained models (results without curves do not know it). Verdicts on primary claims are corrected "
+        "for their number within the paper, by Holm's procedure; all others stand by themselves. Claims of our "
+        "own, which no paper makes, are counted separately.",
     ]
     for (paper, scale), family in families(contents).items():
         parts += [f"## {paper}, {scale} size", *_family(family)]
@@ -295,7 +301,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 *_pictured(experiment, content),
                 *_published(experiment),
                 *_claimed(content, contents),
-                *_why_it_differs(content),
+                *report.why_it_differs(content.get("why_it_differs", ()), content["verdicts"], experiment),
                 report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
@@ -337,7 +343,11 @@ def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
         paper = "" if entry.published == "-" else f"; in the paper: {entry.published}"
         parts = [f"**Verdict: {entry.verdict}**, expected: {entry.expected}."]
         parts.append(f"Difference (95 % interval): {entry.ours}{paper}.")
-        if content["standing"] == UNDER and row["verdict"] != entry.verdict:
+        if entry.depends:
+            parts.append(
+                f"As stated it is {row['verdict']}, but it depends on {' and on '.join(entry.depends)}."
+            )
+        elif content["standing"] == UNDER and row["verdict"] != entry.verdict:
             parts.append(
                 f"By itself it is {row['verdict']}; corrected for the paper's {number} primary claims not."
             )
@@ -346,12 +356,6 @@ def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
         parts += [f"No run of {label} learnt, so that this says nothing." for label in entry.unlearnt]
         sentences += [f"**{'Our question' if entry.own else 'The claim'}:** {entry.claim}.", " ".join(parts)]
     return sentences
-
-
-def _why_it_differs(content: Content) -> list[str]:
-    """The table of why the verdict is not the paper's, where the results have one: rows {column: value}."""
-    rows = content.get("why_it_differs")
-    return ["**Why it differs.**", report.markdown(report.measured_rows(rows))] if rows else []
 
 
 def _made_with(content: Content) -> list[str]:

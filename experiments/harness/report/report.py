@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.harness.declare.declarations import Claim, PaperExperiment, Published, Scale
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
+from experiments.harness.judge import verdicts as judging
 from experiments.harness.judge.verdicts import IDENTITY
 from experiments.harness.measures import FirstReach, Measure
 from experiments.harness.results import Runs, holds
@@ -93,8 +94,9 @@ def text(
     standing: Standing,
     tuning: str,
     command: str,
+    why: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """``table.md``: everything, in Markdown."""
+    """``table.md``: everything, in Markdown; ``why`` as of ``why_it_differs``."""
     parts = [
         f"# {experiment.name}, {scale_name} size",
         f"{experiment.paper}, {experiment.figure}: {experiment.title}.",
@@ -107,6 +109,7 @@ def text(
             "## Claims",
             standing_sentence(standing),
             markdown(claims(verdicts, experiment, scale_name)),
+            *why_it_differs(why, verdicts, experiment),
             explained(standing),
         ]
     parts += ["## Published", *published(experiment.published)]
@@ -137,6 +140,38 @@ def standing_sentence(standing: Standing) -> str:
     """What the results are worth, in a line."""
     version = f", version {VERSION}" if standing.kind == UNDER else ""
     return " ".join([f"**{standing.kind.capitalize()}{version}.**", *standing.why])
+
+
+def why_it_differs(
+    why: Sequence[Mapping[str, Any]],
+    verdicts: Sequence[Mapping[str, Any]],
+    experiment: PaperExperiment | None,
+) -> list[str]:
+    """What turns a primary verdict that is not the expected one, and what does not, as parts of a page.
+
+    Args:
+      why: rows of ``experiments.harness.run.explanations``; none: no parts.
+      verdicts: of ``verdicts.judge``, the primary claim's row among them.
+      experiment: whose file says what conditions are called.
+    """
+    if not why:
+        return []
+    (primary,) = (row for row in verdicts if row["primary"])
+    table = [["another choice of", "verdict", "difference (95 % interval)", "margin"]]
+    for row in why:
+        claim = f": {row['claim']}" if row["claim"] != primary["claim"] else ""
+        same = row["condition"] == primary["condition"]
+        where = "" if same or not row["condition"] else f" ({under(experiment, row['condition'])})"
+        table.append([row["why"] + claim + where, row["verdict"], difference(row), margin(row["margin"])])
+    if primary.get("depends_on"):
+        said = f"So it depends on {' and on '.join(primary['depends_on'])}: then it is {primary['expected']}."
+    else:
+        said = f"None of these makes it {primary['expected']}, so that the verdict stands."
+    begin = (
+        f"The primary claim was expected to be {primary['expected']}, and is {primary['verdict']}. It was judged "
+        "again with the same seeds, each time with another choice of what may explain it:"
+    )
+    return ["**Why it differs.**", begin, markdown(table), said]
 
 
 def claims(
@@ -185,10 +220,13 @@ def _claim_by_the_protocol(
     never = [f"{share:.0%}" for share in row["censored"]]
     again = repeated.get((row["claim"], row["condition"]), ())
     kind = "primary: " if row["primary"] else "our own: " if stated and stated.own else ""
+    if experiment and stated is None:
+        kind = "no longer in the file: "
     return {
         "claim": kind + row["claim"],
         "under": under(experiment, row["condition"]) or "-",
         "verdict": row["verdict"]
+        + (f" ({judging.DEPENDS})" if judging.explained(row["verdict"], row) == judging.DEPENDS else "")
         + (f" ({' and '.join(never)} never arrive)" if any(row["censored"]) else ""),
         "repeated": "; ".join(f"{other['verdict']}, {signed(other['difference'])}" for other in again) or "-",
         "expected": row["expected"],

@@ -46,13 +46,14 @@ def explained(
       scale_name: its size.
       scale: with what was found for the arms.
       settings, budget: as of ``sweeps.results_sweep``.
-      rows: the verdicts. The primary claim's gets "depends_on": what turns its verdict.
+      rows: the verdicts. The primary claim's gets "depends_on": what turns its verdict, which then is "it depends".
       runs: those of the results.
       train: runs a sweep in a folder and returns its runs; None if it was interrupted.
       judged: the arguments of ``verdicts.judge`` behind the runs.
 
     Returns:
-      For each explanation "why" and the numbers of its difference; None if a run was interrupted.
+      For each explanation "why", what is chosen otherwise, and the numbers of its difference; None if a run was
+      interrupted.
     """
     primary = [row for row in rows if row.get("primary")]
     if not primary or primary[0]["verdict"] in (primary[0]["expected"], verdicts.UNDECIDED):
@@ -113,12 +114,16 @@ def _label(arm: str, other: str) -> str:
     return f"{arm}, settings of {other}"
 
 
+def _both_with(arm: str) -> str:
+    return f"the settings (both with those found for {arm})"
+
+
 def _compared(claim: Claim, pairs: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """{why: (better, worse)} of the labels that are compared."""
     wanted = {
-        f"equal settings, those found for {claim.better}": (claim.better, _label(claim.worse, claim.better)),
-        f"equal settings, those found for {claim.worse}": (_label(claim.better, claim.worse), claim.worse),
-        "the paper's ratio of rates": (claim.better, _label(claim.worse, "the paper's ratio")),
+        _both_with(claim.better): (claim.better, _label(claim.worse, claim.better)),
+        _both_with(claim.worse): (_label(claim.better, claim.worse), claim.worse),
+        "the rates (in the paper's ratio)": (claim.better, _label(claim.worse, "the paper's ratio")),
     }
     known = {claim.better, claim.worse, *pairs}
     return {why: arms for why, arms in wanted.items() if {*arms} <= known}

@@ -541,7 +541,7 @@ def _write(
     }
     directory.write_result("verdicts.json", content)
     command = shlex.join(job.options.command) or "(started from Python)"
-    text = report.text(experiment, job.scale_name, table, rows, standing, tuning, command)
+    text = report.text(experiment, job.scale_name, table, rows, standing, tuning, command, why)
     directory.write_text("table.md", text)
     for line in report.printed(experiment, table, rows, standing):
         job.show(line)

@@ -56,11 +56,11 @@ def trials_sweep(
         arms[each.name] = {"algorithm": scale.arms[label]["algorithm"]}
         layers = [each.condition, scale.arms[label]]
         layers += [own.settings for own in scale.overrides if own.holds(each.condition, label)]
-        layers += [each.trial, {"seed": seeds}]
+        layers += [scale.search.settings, each.trial, {"seed": seeds}]
         overrides += [Override({}, each.name, layer) for layer in layers if layer]
     # Trials of several conditions are side by side here: each has the world of its condition.
     shared = {"seed": ",".join(map(str, scale.search.seeds)), "different_worlds": True}
-    settings = settings.changed(scale.search.settings, shared)
+    settings = settings.changed(shared)
     return Sweep("search", settings, {}, arms, [*overrides, *budget])
 
 

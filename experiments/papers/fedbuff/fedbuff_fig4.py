@@ -301,7 +301,9 @@ EXPERIMENT = PaperExperiment(
                 spread=0.05,
                 source="eight seeds on one draw, before the protocol: .045",
                 difference=0.043,
-                why={"no staleness weight": f"{FEDBUFF + CONSTANT} is above {FEDAVGM} at epsilon 24"},
+                why={
+                    "the staleness weight (constant)": f"{FEDBUFF + CONSTANT} is above {FEDAVGM} at epsilon 24"
+                },
                 correction=0.0,
             ),
         ),

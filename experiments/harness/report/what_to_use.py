@@ -1,0 +1,237 @@
+"""The page "What to use when": ten choices, and what the kept results say of each.
+
+A row names two things to choose between and the claim that compares them. All else on the page follows from the
+kept results: the advice from the verdicts, the numbers, and how far they hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.harness.declare import discovery
+from experiments.harness.declare.declarations import (
+    BETTER,
+    EQUIVALENT,
+    UNDECIDED,
+    WORSE,
+    Claim,
+    PaperExperiment,
+)
+from experiments.harness.declare.protocol import UNDER
+from experiments.harness.judge import replication
+from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, explained
+from experiments.harness.report import report
+from experiments.harness.report.families import Content, corrected_verdicts, families, page_name, unit
+from experiments.harness.results import holds
+from jafl.config import grid
+
+TITLE = "What to use when"
+NAME = "what_to_use.md"
+LEARNS = ("dataset", "model")  # settings that say what is learnt
+
+
+class Choice(NamedTuple):
+    """A choice between two things, and the claim that decides it.
+
+    Attributes:
+      when: the situation.
+      first, second: what there is to choose between. A difference above 0 speaks for the first.
+      experiment: whose results decide.
+      claim: its sentence, of two arms, at desk size.
+    """
+
+    when: str
+    first: str
+    second: str
+    experiment: str
+    claim: str
+
+
+CHOICES = (
+    Choice(
+        "slow clients alone hold some of the labels",
+        "FedStaleWeight",
+        "the plain mean of the buffer",
+        "fedstaleweight_fig2",
+        "FedStaleWeight is above buffered averaging",
+    ),
+    Choice(
+        "the same, and stale updates could be weighed up or down",
+        "up (FedStaleWeight)",
+        "down (FedBuff's own weight)",
+        "fedstaleweight_fig2",
+        "FedStaleWeight is above FedBuff's staleness weight",
+    ),
+    Choice(
+        "gradients are very stale, and each client holds few labels",
+        "WKAFL",
+        "the plain mean of the gradients",
+        "wkafl_table2",
+        "WKAFL ends above the mean, which the paper leaves out",
+    ),
+    Choice(
+        "trips are what costs",
+        "FedBuff",
+        "FedAvgM, in rounds",
+        "fedbuff_fig6",
+        "FedBuff needs fewer trips than FedAvgM",
+    ),
+    Choice(
+        "time is what costs",
+        "FedBuff",
+        "FedAvgM, in rounds that select more clients than they wait for",
+        "fedbuff_fig6",
+        "FedBuff needs less time than FedAvgM, 30 % over-selection",
+    ),
+    Choice(
+        "a buffer's size is to be chosen, and trips are what costs",
+        "a small one",
+        "a large one",
+        "fedbuff_table2",
+        "a buffer of 10 needs fewer trips than one of 100",
+    ),
+    Choice(
+        "labels are skewed, steps are what costs, and the server can keep an update of each client",
+        "CA2FL",
+        "FedBuff with equal weights",
+        "ace_fig2",
+        "CA2FL is above FedBuff, equal steps",
+    ),
+    Choice(
+        "the same, but trips are what costs",
+        "ACE",
+        "FedBuff with equal weights, all clients under way",
+        "ace_fig2",
+        "ACE, as many trips is above FedBuff, all under way",
+    ),
+    Choice(
+        "many clients leave for ever during training",
+        "ACED, which forgets them",
+        "ACE, which does not",
+        "ace_fig3",
+        "ACED (10) is above ACE, 70% leave",
+    ),
+    Choice(
+        "the memory of ACE's cache is what costs",
+        "eight bits a number",
+        "full precision",
+        "ace_figa3",
+        "ACE, 8 bits ends where ACE does",
+    ),
+)
+
+
+def page(contents: Sequence[Content], made: str) -> str:
+    """The page.
+
+    Args:
+      contents: of ``verdicts.json``, those of replications among them.
+      made: the comment that marks pages which a command writes.
+    """
+    heading = ["when", "to choose between", "what to use", "measured", "how far it holds"]
+    return (
+        "\n\n".join(
+            [
+                made,
+                f"# {TITLE}",
+                "Ten choices, and what the results here say of them. The advice and every number follow from the "
+                "kept results of [the experiments](README.md): a difference (with its 95 % interval) is above 0 "
+                "where it speaks for the first of the two, and is one of final accuracy unless it says otherwise. "
+                "Verdicts are those of [the protocol](../protocol.md). Each holds for the small world that is named "
+                "(desk size), and whether it holds for yours is not known: `run.py` compares two rules in a world of "
+                "your own. *Exploratory*: judged by an earlier version of the protocol, whose search of rates alone "
+                "may have decided.",
+                report.markdown([heading, *(_row(choice, contents) for choice in CHOICES)]),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
+    """A row of the table."""
+    between = f"{choice.first}, or {choice.second}"
+    found = [
+        content
+        for content in contents
+        if content["experiment"] == choice.experiment
+        and content["scale"] == "desk"
+        and not content.get("replication")
+    ]
+    rows = [row for content in found for row in content["verdicts"] if row["claim"] == choice.claim]
+    if not rows:
+        return [choice.when, between, "no results are kept", "-", "-"]
+    (content,) = found
+    experiment = discovery.load(choice.experiment)
+    family = families(contents)[content["paper"], content["scale"]]
+    corrected = corrected_verdicts(family).get(choice.experiment)
+    verdicts = [(row["primary"] and corrected) or explained(row["verdict"], row) for row in rows]
+    stated = report.stated_claim(experiment, "desk", rows[0])
+    measured = []
+    for row, verdict in zip(rows, verdicts, strict=True):
+        where = report.under(experiment, row["condition"])
+        on = f" (on {' and on '.join(row['depends_on'])})" if verdict == DEPENDS else ""
+        measured.append(
+            f"{f'{where}: ' if where else ''}{verdict}{on}, {report.difference(row)}{unit(stated)}"
+        )
+    between += f" ({stated.better} against {stated.worse})" if stated else ""
+    worth = "" if content["standing"] == UNDER else f" (*{content['standing']}*)"
+    reach = _reach(content, experiment, rows, stated, contents)
+    return [choice.when, between, advice(choice, verdicts) + worth, "; ".join(measured), reach]
+
+
+def advice(choice: Choice, verdicts: Sequence[str]) -> str:
+    """What verdicts on the first of two things say, one for each condition."""
+    decided = {*verdicts} - {UNDECIDED, IDENTITY, DEPENDS}
+    everywhere = len(decided) and not {UNDECIDED, DEPENDS} & {*verdicts}
+    if not decided:
+        return "undecided"
+    if decided == {EQUIVALENT}:
+        return "either" if everywhere else "either, as far as it is decided"
+    if decided >= {BETTER, WORSE}:
+        return "now the one, now the other: see what was measured"
+    better = BETTER in decided
+    text = f"**{choice.first if better else choice.second}**"
+    if EQUIVALENT in decided:
+        text += ": ahead or level"
+    return text if everywhere else f"{text}, as far as it is decided"
+
+
+def _reach(
+    content: Content,
+    experiment: PaperExperiment,
+    rows: Sequence[Mapping[str, Any]],
+    stated: Claim | None,
+    contents: Sequence[Content],
+) -> str:
+    """The world, the seeds, the searches, whether it was repeated, and what the results are worth."""
+    parts = [*_world(experiment, rows, stated), f"{rows[0]['seeds']} seeds"]
+    if rows[0].get("searches"):
+        parts.append(f"{rows[0]['searches']} searches")
+    repeated = replication.repeated(content, contents)
+    again = [other["verdict"] for row in rows for other in repeated.get((row["claim"], row["condition"]), ())]
+    if content["standing"] == UNDER:
+        parts.append(f"repeated: {', '.join(again)}" if again else "not repeated")
+    parts.append(f"version {content['protocol']} of the protocol")
+    return f"{', '.join(parts)} ([{content['figure']}]({page_name(content)}.md))"
+
+
+def _world(experiment: PaperExperiment, rows: Sequence[Mapping[str, Any]], stated: Claim | None) -> list[str]:
+    """What is learnt, and by how many clients, under the conditions of these rows."""
+    scale, arm = experiment.scales["desk"], stated.better if stated else ""
+    seen: dict[str, dict[Any, None]] = {}
+    for row in rows:
+        condition = grid.condition(row["condition"]) or {} if row["condition"] else {}
+        settings = {**scale.settings, **condition, **scale.arms.get(arm, {})}
+        for each in scale.overrides:
+            if each.label in (None, arm) and holds(each.condition, condition):
+                settings.update(each.settings)
+        for name in (*LEARNS, "num_clients", "concurrency"):
+            if name in settings:
+                seen.setdefault(name, {})[settings[name]] = None
+
+    def numbers(name: str) -> str:
+        return " or ".join(f"{number:,}" for number in seen[name])
+
+    parts = [f"`{name}`" for known in LEARNS for name in seen.get(known, ())]
+    parts += [f"{numbers('num_clients')} clients"] if "num_clients" in seen else []
+    return [*parts, *([f"{numbers('concurrency')} under way"] if "concurrency" in seen else [])]

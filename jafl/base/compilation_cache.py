@@ -1,0 +1,42 @@
+"""Where compiled programs are kept between processes."""
+
+import os
+import pathlib
+
+from jafl.base.errors import require
+
+LEAST_SECONDS = (
+    0.2  # of compiling, for a program to be kept; JAX's own default, 1, leaves out most of a small run's
+)
+
+
+def compilation_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """Keeps compiled programs in a folder, so that a later process with the same programs need not compile them.
+
+    ``run.py`` calls it by itself. JAX's variables change what it does: ``JAX_COMPILATION_CACHE_DIR`` names the folder
+    where none is given here, and ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps none.
+
+    Args:
+      folder: is made if it is missing. Default: ``jafl`` in the user's folder for caches, ``~/.cache`` or
+        ``$XDG_CACHE_HOME``.
+
+    Returns:
+      the folder.
+
+    Raises:
+      SettingError: if ``folder`` is a file.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if folder is None and named:  # JAX has read it, and the variables beside it, by itself
+        return pathlib.Path(named)
+    caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    path = caches / "jafl" if folder is None else pathlib.Path(folder).expanduser()
+    require(not path.is_file(), "folder", str(path), "a folder, or a path where there is nothing yet")
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    jax_cache.reset_cache()  # JAX chooses its folder at the first program; without this a later call would do nothing
+    return path
