@@ -407,7 +407,8 @@ def test_a_broadcast_is_that_of_the_downloaded_version(how: dict[str, Any]):
     assert events.staleness.max() > 1
 
 
-def test_runs_of_a_group_keep_their_own_states():
+@pytest.mark.parametrize("together", [False, True])
+def test_runs_of_a_group_keep_their_own_states(together: bool):
     """Each of three runs with other rates and seeds ends as it does alone."""
     parts = small_parts(20)
     model = parts["client_work"].arguments["model"]
@@ -425,12 +426,12 @@ def test_runs_of_a_group_keep_their_own_states():
         )
         for seed, rate in ((1, 0.1), (2, 0.05), (3, 0.2))
     ]
-    together = simulate_many(runs)
-    for run, history in zip(runs, together, strict=True):
+    histories = simulate_many(runs, together=together)
+    for run, history in zip(runs, histories, strict=True):
         expected = alone(run)
         for mine, other in zip(*map(jax.tree.leaves, (history.params, expected.params)), strict=True):
             np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
-    kernels = [np.asarray(jax.tree.leaves(history.params)[-1]) for history in together]
+    kernels = [np.asarray(jax.tree.leaves(history.params)[-1]) for history in histories]
     assert min(np.abs(kernels[0] - other).max() for other in kernels[1:]) > 1e-3
 
 
