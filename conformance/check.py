@@ -38,8 +38,8 @@ def check(vector, result):
         known = [
             mistake["why"]
             for mistake in vector["known_wrong"]
-            for last in (mistake["last"], mistake["last_with_updates_given"])
-            if same(models[-1], last)
+            for last in (mistake["last"], mistake.get("last_with_updates_given"))
+            if last and same(models[-1], last)
         ]
     else:
         trips, expected = result["trips"], vector["expected"]["trips"]

@@ -30,6 +30,7 @@ from jafl.records import Requirements, Rule  # noqa: E402
 ARGUMENTS: dict[str, dict[str, Any]] = {"zeno_plus_plus": {"server_gradient": lambda params: params}}
 # {algorithm that is a rule with other settings: its paper}
 COMBINATIONS = {
+    "adamasfl": "Yan, Zhong, Wang and Zhang, ICML 2025",
     "ace_8bit": "Chang et al. 2025, appendix F.3.3",
     "aced_8bit": "Chang et al. 2025, appendix F.3.3",
     "async_diloco": "Liu et al. 2024",
@@ -39,13 +40,17 @@ COMBINATIONS = {
     "fedavgm": "Hsu, Qi and Brown 2019",
     "fedprox": "Li et al., MLSys 2020",
     "fedyogi": "Reddi et al., ICLR 2021",
+    "rennala": "Tyurin and Richtarik, NeurIPS 2023",
+    "rennala_without_stops": "Tyurin and Richtarik, NeurIPS 2023",
+    "ringmaster": "Maranjyan, Tyurin and Richtarik, ICML 2025, algorithm 4",
+    "ringmaster_with_stops": "Maranjyan, Tyurin and Richtarik, ICML 2025, algorithm 5",
 }
 RESTARTS = {
     "after_step": "K-asynchronous (clients start again together, with the step that has applied their trips)",
     "after_round": "asynchronous, in rounds of one trip of each client",
 }
 # Requirements that have a column, or words, of their own; others are named as they are.
-KNOWN = ("needs_start", "buffer_size", "initial_round", "linear", "additive", "empty_steps")
+KNOWN = ("needs_start", "buffer_size", "initial_round", "linear", "additive", "empty_steps", "correction")
 EQUATION = re.compile(r"<-|direction is|model becomes|in proportion to| = ")
 # A reference inside of a sentence.
 REFERENCE = re.compile(r" ?\((?:[^()]*\b(?:19|20)\d\d\b|[^()]*\bpaper\b)[^()]*\)")
@@ -166,6 +171,12 @@ def server_keeps(rule: str) -> str:
         said.append("a stored value for each client")
     if made.needs_start:
         said.append("downloaded models")
+    sent = jax.eval_shape(made.broadcast, state) if made.broadcast else {}
+    sent = {
+        name: shapes for name, shapes in sent.items() if any(leaf.shape for leaf in jax.tree.leaves(shapes))
+    }
+    if sent:
+        said.append(f"sends {' and '.join(sorted(sent))} with the model")
     return ", ".join(said) or "nothing"
 
 
@@ -237,7 +248,8 @@ def page() -> str:
         needs = built(rule).requirements
         holds = (needs.linear, needs.additive, rule in private, rule in secure)
         marks = ["yes" if each else "" for each in holds]
-        allowed.append([link(rule), "nothing", server_keeps(rule), *marks, vectors(rule)])
+        keeps = "an array of the model's size" if needs.correction else "nothing"
+        allowed.append([link(rule), keeps, server_keeps(rule), *marks, vectors(rule)])
     headings = [
         "algorithm",
         "clients keep",

@@ -36,6 +36,7 @@ _HOME = {
     "Delay": "schedule",
     "Checkpoints": "simulation.checkpoints",
     "ClientMemoryRequest": "records",
+    "ClientStateRequest": "clients",
     "DivergenceError": "simulation.divergence",
     "Dropout": "schedule",
     "Evaluator": "engine.evaluation",

@@ -59,8 +59,8 @@ CHAPTERS = {
         "Rules of your own",
         "What a rule is to the engine, and what helps to write one. The how-to has "
         "[an example](../how_to.md#use-your-own-rule).",
-        ("Rule", "Requirements", "Arrival", "ClientMemoryRequest", "rules.accumulate", "rules.staleness",
-         "rules.server_optimizers", "rules.RULES", "specify", "specification", "Specification"),
+        ("Rule", "Requirements", "Arrival", "ClientMemoryRequest", "ClientStateRequest", "rules.accumulate",
+         "rules.staleness", "rules.server_optimizers", "rules.RULES", "specify", "specification", "Specification"),
     ),
     "diagnostics": Chapter(
         "Diagnostics", "What a schedule says before anything is trained.", ("diagnostics.*",)

@@ -96,6 +96,11 @@ RATES = {
     "mifa": (MORE_CLIENTS, OF_A_MEAN),
     "diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.3, 0.7, 1.0)),
     "async_diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.1, 0.3, 0.7)),
+    "scaffold": (MORE_CLIENTS, OF_A_MEAN),
+    "feddyn": (MORE_CLIENTS[:3], (1.0,)),
+    "masfl": (MORE_CLIENTS, (0.03, 0.1, 0.3, 1.0)),
+    # Steps of length 1 at the clients, whose mean the server takes.
+    "adamasfl": ((0.01, 0.03, 0.1), OF_A_MEAN),
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),
     "fedfa": (MORE_CLIENTS, (1.0,)),

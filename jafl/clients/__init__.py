@@ -3,6 +3,7 @@
 from jafl.clients.work import (
     ClientData,
     ClientResult,
+    ClientStateRequest,
     ClientWork,
     client_work,
     dropout_key,
@@ -13,6 +14,7 @@ from jafl.clients.work import (
 __all__ = [
     "ClientData",
     "ClientResult",
+    "ClientStateRequest",
     "ClientWork",
     "client_work",
     "dropout_key",

@@ -19,9 +19,10 @@ import optax
 from jax import lax
 
 from jafl.base.described import described
-from jafl.base.errors import require, whole_number
+from jafl.base.errors import choose, require, whole_number
 from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import with_own_keys
+from jafl.clients.corrections import CORRECTIONS, Correction
 from jafl.clients.optimizer_checks import check_client_optimizer
 from jafl.models import Model
 from jafl.models.model import safe_mean
@@ -43,7 +44,9 @@ class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E, ...], each example once; client c holds the
     examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32. ``own``: those
     two offsets of the client that trains, where they are at hand; else None. ``version`` [] int32: the server step at
-    which it downloaded the model, where the work reads it; else None."""
+    which it downloaded the model, where the work reads it; else None. ``state``: what the client has kept since its
+    last trip that was applied, see ``ClientStateRequest``; None if it keeps nothing. ``broadcast``: what the server
+    sent along with the downloaded model, see ``jafl.Rule``; None if nothing."""
 
     x: Array
     y: Array
@@ -51,6 +54,8 @@ class ClientData(NamedTuple):
     offsets: Array
     own: tuple[Array, Array] | None = None
     version: Array | None = None
+    state: Any = None
+    broadcast: Any = None
 
     def own_offsets(self, client: jax.Array) -> tuple[jax.Array, jax.Array]:
         """([], []) int32: where the examples of ``client``, the one that trains, begin and end in ``indices``."""
@@ -61,12 +66,43 @@ class ClientResult(NamedTuple):
     """``update`` [*P]: trained minus downloaded; ``loss`` []: mean over the first minibatch at the downloaded
     model, regularizers left out (of texts, the mean over the tokens of the first minibatch that has any);
     ``batch_examples`` [] int32: examples used, each as often as it was used; ``local_steps`` [] int32: optimizer
-    steps taken."""
+    steps taken; ``sent``: any pytree that the client hands over beside its update, which a rule reads as
+    ``Arrival.sent``, or None; ``state``: what it keeps, like ``ClientData.state``, or None."""
 
     update: Updates
     loss: jax.Array
     batch_examples: jax.Array
     local_steps: jax.Array
+    sent: Any = None
+    state: Any = None
+
+
+def zeros_like_model(params: Params) -> ArrayTree:
+    """[*P] of zeros."""
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+class ClientStateRequest(NamedTuple):
+    """What client work wants every client to keep between its trips: one value each.
+
+    ``ClientWork.train`` finds the value of its client in ``data.state``, and returns the new one in
+    ``ClientResult.state``. It is written when the trip is applied: a trip that is thrown away leaves it as it was. A
+    trip of a step that the rule skips has been taken in, and writes it. A trip trains after its
+    client's last applied trip has been folded, in whatever plan. On the device each value lies in a row of the
+    clients' memory, as its difference from the first one.
+
+    Attributes:
+      initial: (params) -> [*S], any pytree of arrays: the value before a client's first applied trip, for the initial
+        model. Default: zeros in the shapes of the model.
+      precision: in which the memory holds the values: "full", "bfloat16" or "int8"; the last two hold floats alone.
+
+    Examples:
+      >>> jafl.ClientStateRequest(precision="bfloat16").precision
+      'bfloat16'
+    """
+
+    initial: Callable[[Params], ArrayTree] = zeros_like_model
+    precision: str = "full"
 
 
 class ClientWork(NamedTuple):
@@ -82,6 +118,11 @@ class ClientWork(NamedTuple):
 
     check(params, num_examples), on the host: raises SettingError for a model [*P], or its shapes, or for clients with
     so many examples [N], on which the work cannot be right. None: nothing to check.
+
+    state: what every client keeps between its trips; None: nothing.
+
+    correction: the name of the way in which local steps are corrected, if by what the server broadcasts: the rule
+    must be one that is made for it (``Requirements.correction``).
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
@@ -89,6 +130,15 @@ class ClientWork(NamedTuple):
     minibatches: Callable[[np.ndarray], np.ndarray] | None = None
     reads_version: bool = False
     check: Callable[[Params, np.ndarray], None] | None = None
+    state: ClientStateRequest | None = None
+    correction: str | None = None
+
+    def state_shapes(self, params: Params) -> Any:
+        """[*S] the shapes of what a client keeps, for a model [*P] or its shapes; None if that is nothing."""
+        if self.state is None:
+            return None
+        shapes = jax.eval_shape(self.state.initial, params)
+        return shapes if jax.tree.leaves(shapes) else None
 
 
 @described
@@ -103,6 +153,9 @@ def client_work(
     proximal: float | None = None,
     l2: float | None = None,
     learning_rate_normalization: bool = False,
+    keep_optimizer_state: bool = False,
+    correction: str | None = None,
+    state_precision: str = "full",
 ) -> Specification:
     """Describes local training: what one client does between its download and its upload.
 
@@ -127,6 +180,13 @@ def client_work(
       l2: adds (l2 / 2) ||w||^2 over all parameters, biases included, to the loss.
       learning_rate_normalization: LR-Norm: a step on b < batch_size examples uses learning rate * b / batch_size
         (FedBuff, section 5).
+      keep_optimizer_state: each client keeps the state of its optimizer from one trip to the next, as in DiLoCo
+        (Douillard et al. 2023), in place of a new one at each trip. A schedule in it then counts all local steps of
+        the client's applied trips. Plain SGD keeps nothing.
+      correction: how local gradients are corrected: "scaffold", "feddyn", "masfl" or "adamasfl", by what the client
+        keeps and what the rule of this name broadcasts (``jafl.rules.scaffold``, ``feddyn``, ``masfl``; there are the
+        equations); None: not at all. The client's optimizer gets the corrected gradient in place of the gradient.
+      state_precision: in which a client's state is held: "full", or "bfloat16" or "int8", for floats alone.
 
     Returns:
       A specification of the work, for ``jafl.simulate``.
@@ -149,6 +209,18 @@ def client_work(
     optimizer, schedule = _optimizer(learning_rate, optimizer)
     _check_steps(local_steps, local_epochs)
     _check_batches(batch_size, learning_rate_normalization)
+    fits = isinstance(keep_optimizer_state, bool)
+    require(fits, "keep_optimizer_state", keep_optimizer_state, "True or False")
+    if correction is not None:
+        choose("correction", correction, CORRECTIONS)
+    choose("state_precision", state_precision, dict.fromkeys(("full", "bfloat16", "int8")))
+    keeps = keep_optimizer_state or correction is not None
+    require(
+        state_precision == "full" or keeps,
+        "state_precision",
+        state_precision,
+        "'full' where clients keep nothing: with neither correction nor keep_optimizer_state",
+    )
     proximal, l2 = (
         None if number is None else _number(name, number)
         for name, number in (("proximal", proximal), ("l2", l2))
@@ -163,6 +235,10 @@ def client_work(
         l2,
         learning_rate_normalization,
         schedule,
+        # None, and not what means the same: so that checkpoints of runs without them say nothing of them.
+        keep_optimizer_state or None,
+        correction,
+        None if state_precision == "full" else state_precision,
     )
 
 
@@ -321,6 +397,9 @@ def _client_work(
     l2,
     learning_rate_normalization,
     schedule=None,
+    keep_optimizer_state=None,
+    correction=None,
+    state_precision=None,
 ) -> ClientWork:
     """The work that ``client_work`` describes; the arguments are checked."""
     training = _LocalTraining(
@@ -333,8 +412,30 @@ def _client_work(
         l2,
         learning_rate_normalization,
         schedule,
+        bool(keep_optimizer_state),
+        CORRECTIONS[correction] if correction else None,
     )
-    return ClientWork(training.train, model, training.minibatches, schedule is not None, training.check)
+    state = None
+    if keep_optimizer_state:
+        state = ClientStateRequest(training.first_kept)
+    elif correction:
+        state = ClientStateRequest()
+    return ClientWork(
+        training.train,
+        model,
+        training.minibatches,
+        schedule is not None,
+        training.check,
+        state and state._replace(precision=state_precision or "full"),
+        correction,
+    )
+
+
+class _Kept(NamedTuple):
+    """What a client keeps that keeps its optimizer's state: that, and what its ``correction`` keeps [*P], or None."""
+
+    correction: Any
+    optimizer: Any
 
 
 class _Trip(NamedTuple):
@@ -345,6 +446,7 @@ class _Trip(NamedTuple):
       first, examples: [] int32: where the client's examples begin in ``data.indices``, and how many there are.
       size: [] examples per minibatch.
       batches_per_epoch: [] int32.
+      term: what the correction shares among the steps, or None.
     """
 
     data: ClientData
@@ -354,6 +456,7 @@ class _Trip(NamedTuple):
     examples: jax.Array
     size: Any
     batches_per_epoch: jax.Array
+    term: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -369,6 +472,8 @@ class _LocalTraining:
     l2: Any
     learning_rate_normalization: bool
     schedule: Callable[[jax.Array], Any] | None = None
+    keeps_optimizer: bool = False
+    correction: Correction | None = None
 
     @property
     def whole_batches(self) -> bool:
@@ -379,21 +484,50 @@ class _LocalTraining:
         """One trip; see ``ClientWork.train``."""
         trip = self._trip(data, start, client, key)
         if self.local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
-            updates, _, loss, used, _ = self._step(trip, jnp.int32(0), start, self._first_state(trip))
-            return ClientResult(updates, loss, used, jnp.int32(1))
+            updates, state, loss, used, _, gradient = self._step(
+                trip, jnp.int32(0), start, self._first_state(trip)
+            )
+            return ClientResult(
+                updates, loss, used, jnp.int32(1), *self._kept(trip, state, gradient, updates)
+            )
 
         def step(number, carry):
-            params, state, first_loss, counted, seen = carry
-            updates, state, loss, used, count = self._step(trip, number, params, state)
+            params, state, first_loss, counted, seen, total = carry
+            updates, state, loss, used, count, gradient = self._step(trip, number, params, state)
+            total = None if total is None else jax.tree.map(jnp.add, total, gradient)
             first_loss = jnp.where(number == 0 if counted is None else counted == 0, loss, first_loss)
             counted = jax.tree.map(jnp.add, counted, count)
-            return optax.apply_updates(params, updates), state, first_loss, counted, seen + used
+            return optax.apply_updates(params, updates), state, first_loss, counted, seen + used, total
 
         steps = self._steps(trip.batches_per_epoch)
-        untrained = (start, self._first_state(trip), *_loss_zeros(self.model, start, data), jnp.int32(0))
-        trained, _, loss, _, seen = lax.fori_loop(0, steps, step, untrained)
+        total = zeros_like_model(start) if self.correction and self.correction.needs_mean else None
+        first_loss = _loss_zeros(self.model, start, data)
+        untrained = (start, self._first_state(trip), *first_loss, jnp.int32(0), total)
+        trained, state, loss, _, seen, total = lax.fori_loop(0, steps, step, untrained)
         update = jax.tree.map(jnp.subtract, trained, start)
-        return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
+        mean = None
+        if total is not None:
+            mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(steps, leaf.dtype), total)
+        kept = self._kept(trip, state, mean, update)
+        return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32), *kept)
+
+    def first_kept(self, params: Params) -> "_Kept":
+        """What a client keeps before its first trip, if it keeps its optimizer's state."""
+        return _Kept(zeros_like_model(params) if self.correction else None, self.optimizer.init(params))
+
+    def _own(self, data: ClientData) -> "_Kept":
+        """What the client has kept, by what it is for."""
+        return data.state if self.keeps_optimizer else _Kept(data.state, None)
+
+    def _kept(
+        self, trip: _Trip, state: ArrayTree, mean: Gradients | None, update: Updates
+    ) -> tuple[Any, Any]:
+        """(sent, state) of ``ClientResult``. state: of the optimizer. mean: of the trip's gradients."""
+        sent = own = None
+        if self.correction:
+            before = self._own(trip.data).correction
+            sent, own = self.correction.end(before, trip.data.broadcast, mean, update)
+        return sent, _Kept(own, state) if self.keeps_optimizer else own
 
     def check(self, params: Params, num_examples: np.ndarray) -> None:
         """Raises SettingError for an optimizer that cannot be right here; see ``ClientWork.check``."""
@@ -423,7 +557,10 @@ class _LocalTraining:
         first, end = data.own_offsets(client)
         count = end - first
         size = count if self.batch_size == 0 else self.batch_size
-        return _Trip(data, start, key, first, count, size, -(-count // size))
+        term = None
+        if self.correction:
+            term = self.correction.begin(self._own(data).correction, data.broadcast)
+        return _Trip(data, start, key, first, count, size, -(-count // size), term)
 
     def _first_state(self, trip: _Trip) -> ArrayTree:
         """The optimizer's state before the first step, its random keys the trip's own."""
@@ -431,21 +568,33 @@ class _LocalTraining:
         def reads(state: ArrayTree) -> Any:
             return self.optimizer.update(trip.start, state, trip.start)
 
-        return with_own_keys(reads, self.optimizer.init(trip.start), trip.key)
+        # Whoever measures single trips, as a decomposition does, has no state for them: they begin with a new one.
+        kept = self.keeps_optimizer and trip.data.state is not None
+        own = self._own(trip.data).optimizer if kept else self.optimizer.init(trip.start)
+        return with_own_keys(reads, own, trip.key)
 
     def _step(
         self, trip: _Trip, number: jax.Array, params: Params, state: ArrayTree
-    ) -> tuple[Updates, ArrayTree, jax.Array, jax.Array, jax.Array | None]:
-        """One optimizer step: (updates, optimizer state, mean loss, examples used, what the loss counts of them)."""
+    ) -> tuple[Updates, ArrayTree, jax.Array, jax.Array, jax.Array | None, Gradients]:
+        """One optimizer step.
+
+        Returns:
+          (updates, optimizer state, mean loss, examples used, what the loss counts of them, the gradient before its
+          correction).
+        """
         gradient, loss, used, count = self._gradient(trip, number, params)
-        updates, state = self.optimizer.update(gradient, state, params)
+        direction = gradient
+        if self.correction:
+            own = (trip.term, params, trip.start, trip.data.broadcast)
+            direction = self.correction.direction(gradient, *own)
+        updates, state = self.optimizer.update(direction, state, params)
         if self.schedule is not None:
             assert trip.data.version is not None, "the engine passes the version"
             rate = self.schedule(trip.data.version)
             updates = jax.tree.map(lambda u: u * jnp.asarray(rate, u.dtype), updates)
         if self.learning_rate_normalization:
             updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / self.batch_size), updates)
-        return updates, state, loss, used, count
+        return updates, state, loss, used, count, gradient
 
     def _gradient(
         self, trip: _Trip, step: jax.Array, params: Params

@@ -123,7 +123,7 @@ def _client_works() -> Grammar:
     grammar = Grammar(
         "client_work",
         {"client_work": client_work},
-        fixed=("model", "learning_rate", "optimizer"),
+        fixed=("model", "learning_rate", "optimizer", "correction"),
         has_default=True,
         exclusive=(("local_steps", "local_epochs"),),
     )

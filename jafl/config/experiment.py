@@ -157,7 +157,7 @@ def make_experiment(
     foretold.check_epochs(settings, int(np.max(federation.num_examples)))
     inputs = input_digests(settings, source)
     init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
-    initial_round = make_rule(settings).build().initial_round
+    planned = make_rule(settings).build()
     # The memory needed is known before it is taken.
     shapes = loaded.initial(
         "shapes", model, settings, source, lambda: jax.eval_shape(model.init, init_key, source.x[:1])
@@ -166,10 +166,10 @@ def make_experiment(
         schedule = make_schedule(
             settings,
             federation.num_examples,
-            initial_round=initial_round,
+            initial_round=planned.initial_round,
             model_bytes=float(count_bytes(shapes)),
         )
-    work = make_client_work(settings, model)
+    work = make_client_work(settings, model, planned.correction)
     has_own = bool(settings.argument("split.server_examples"))
     own = server_gradient(model, federation.server_x, federation.server_y) if has_own else None
     rule, server_optimizer = make_rule(settings, own), make_server_optimizer(settings)

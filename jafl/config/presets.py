@@ -65,6 +65,11 @@ PRESETS["fedfa"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["cgad"] = {"server_optimizer": "adam", "learning_rate": 0.1, "server_learning_rate": 0.03}
 PRESETS["asyncfeded"] = {"learning_rate": 0.3, "server_learning_rate": 0.3}
 PRESETS["port"] = {"learning_rate": 0.3, "server_learning_rate": 1.0}
+# Of algorithms whose clients keep something; their rates come from no search yet (experiments/tools/tune_presets.py).
+PRESETS["scaffold"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["feddyn"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["masfl"] = {"learning_rate": 0.1, "server_learning_rate": 0.1}
+PRESETS["adamasfl"] = {"rule": "masfl", "learning_rate": 0.03, "server_learning_rate": 3.0}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 # DiLoCo: AdamW at the clients, Nesterov's momentum at the server (Douillard et al. 2023, who take 500 local steps).
 # Asynchronous DiLoCo: a step at each arrival, delayed Nesterov (Liu et al. 2024, 50 local steps; its period is the
@@ -116,6 +121,7 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
         f"{name}_8bit": functools.partial(rules.RULES[name], memory_precision="int8")
         for name in ("ace", "aced")
     },
+    "adamasfl": functools.partial(rules.RULES["masfl"], normalize=True),
 }
 
 

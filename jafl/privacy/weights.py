@@ -106,6 +106,8 @@ def examined(rule: Rule | Specification) -> tuple[str, ...] | str:
     wanted = built.requirements
     if built.memory:
         return "the server remembers what clients have sent, so that one trip enters many steps"
+    if built.broadcast or wanted.correction:
+        return "what it broadcasts beside the model would be a release of its own, without noise"
     if wanted.needs_start:
         return "it mixes the downloaded models themselves into the server's, not only clipped updates"
     if not wanted.linear:

@@ -10,6 +10,7 @@ from jafl.base.errors import did_you_mean, require
 from jafl.records.schedules import EventSchedule
 from jafl.records.types import (
     Array,
+    ArrayTree,
     Buffer,
     Columns,
     Gradients,
@@ -38,6 +39,7 @@ class Arrival(NamedTuple):
       previous: [*V], what the server has stored for this client so far (zeros at first); None without memory.
       stored: [*V], what it stores now, rounded as the memory holds it; None without memory. See
         ``ClientMemoryRequest``.
+      sent: what the client hands over beside its update (``ClientResult.sent``), any pytree; None if nothing.
     """
 
     update: Updates
@@ -51,6 +53,7 @@ class Arrival(NamedTuple):
     columns: Mapping[str, Array]
     previous: StoredValue = None
     stored: StoredValue = None
+    sent: Any = None
 
 
 class Recall(NamedTuple):
@@ -99,6 +102,8 @@ class Requirements(NamedTuple):
         be folded in parts that are added up. Then several devices can share it.
       empty_steps: True if ``finish`` takes a buffer into which nothing was folded, as Poisson cohorts may leave it. A
         mean has no value there.
+      correction: the name of the correction with which clients must train (``ClientWork.correction``), such as
+        "scaffold"; None if they train without one. A rule that reads ``Arrival.sent`` names one.
     """
 
     needs_start: bool = False
@@ -107,6 +112,7 @@ class Requirements(NamedTuple):
     linear: bool = False
     additive: bool = False
     empty_steps: bool = False
+    correction: str | None = None
 
 
 class Rounding(NamedTuple):
@@ -134,6 +140,7 @@ class _RuleFields(NamedTuple):
     for_schedule: Callable[[EventSchedule, np.ndarray], Any] | None
     rounding: Rounding | None
     check_model: Callable[[Params], None] | None
+    broadcast: Callable[[RuleState], Mapping[str, ArrayTree]] | None
 
 
 class Rule(_RuleFields):
@@ -169,6 +176,9 @@ class Rule(_RuleFields):
       rounding: a ``Rounding`` for a rule that is linear but for its rounding; None, the default, for others.
       check_model: (params) -> None, or None: raises SettingError for a model [*P], or its shapes, that the rule
         cannot train. Called on the host, before anything is compiled.
+      broadcast: (state) -> {name: pytree}, or None: what of its state the server sends along with each version of
+        the model. Client work reads it as it was at its download (``ClientData.broadcast``). It is no part of the
+        model: the server optimizer, evaluations and ``History.params`` do not see it.
 
     Args:
       **fields: fields of the last two records, one by one.
@@ -194,6 +204,7 @@ class Rule(_RuleFields):
         for_schedule: Callable[[EventSchedule, np.ndarray], Any] | None = None,
         rounding: Rounding | None = None,
         check_model: Callable[[Params], None] | None = None,
+        broadcast: Callable[[RuleState], Mapping[str, ArrayTree]] | None = None,
         **fields: Any,
     ):
         functions = {"init": init, "begin": begin, "fold": fold, "finish": finish, "columns": columns}
@@ -217,6 +228,7 @@ class Rule(_RuleFields):
             for_schedule,
             rounding,
             check_model,
+            broadcast,
         )
 
     def _replace(self, **changes: Any) -> "Rule":
@@ -276,6 +288,11 @@ class Rule(_RuleFields):
     def empty_steps(self) -> bool:
         """``requirements.empty_steps``."""
         return self.requirements.empty_steps
+
+    @property
+    def correction(self) -> str | None:
+        """``requirements.correction``."""
+        return self.requirements.correction
 
     def __repr__(self) -> str:
         wanted = self.requirements

@@ -41,6 +41,8 @@ can have:
   step: ``asgd``; a round of all clients first: ``ace``), and what the rule itself promises (``jafl.Requirements``).
 - ``memory``: a value per client, stored by the server from trip to trip and read when the rule folds the client's
   next trip; client work does not see it (``ca2fl``, ``jafl.ClientMemoryRequest``).
+- ``broadcast``: a part of the rule's state that clients get with the model; ``arrival.sent``: what they hand over
+  beside their updates. What clients themselves keep is up to client work (``scaffold``, ``jafl.ClientStateRequest``).
 - ``whole_step``: a step in one go, where its trips wait on an accelerator (``wkafl``, whose rows are those of
   ``rows``, for rules on norms and products of K updates).
 - a step that is skipped: the last value that ``finish`` returns is False (``zeno_plus_plus``); or one that is
@@ -71,14 +73,17 @@ from jafl.rules.fadas import fadas as fadas
 from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
+from jafl.rules.feddyn import feddyn as feddyn
 from jafl.rules.fedfa import fedfa as fedfa
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
 from jafl.rules.gsgm import gsgm as gsgm
+from jafl.rules.masfl import masfl as masfl
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.sasgd import sasgd as sasgd
+from jafl.rules.scaffold import scaffold as scaffold
 from jafl.rules.twafl import twafl as twafl
 from jafl.rules.wkafl import wkafl as wkafl
 from jafl.rules.zeno_plus_plus import zeno_plus_plus as zeno_plus_plus

@@ -86,7 +86,7 @@ def group_limit(runs: Sequence[Run], platform: str | None = None) -> int:
     same_steps = all(_same_steps(run.schedule.step_offsets, first.schedule.step_offsets) for run in runs[1:])
     if (platform or jax.default_backend()) == "cpu":
         return _limit_on_a_cpu(runs) if same_steps else 1
-    remembers = as_specification(first.rule).build().remembers
+    remembers = _has_memory(first)
     if not same_steps and remembers:
         return 1
     slots = max(slots_for(run, trip_by_trip(run.schedule)) for run in runs)
@@ -103,10 +103,15 @@ def _limit_on_a_cpu(runs: Sequence[Run]) -> int:
     if has_convolutions:
         return 1
     largest = CPU_BYTES
-    if as_specification(first.rule).build().remembers:
+    if _has_memory(first):
         shared = all(same_trips(run.schedule, first.schedule) for run in runs)
         largest = CPU_BYTES_OF_MEMORY if shared else CPU_BYTES_OF_OWN_MEMORY
     return max(1, largest // _model_bytes(first))
+
+
+def _has_memory(run: Run) -> bool:
+    """Whether the run has a row for each client: of a rule with memory, or of clients that keep a state."""
+    return as_specification(run.rule).build().remembers is not None or run.keeps_client_state
 
 
 def _model_bytes(run: Run) -> int:

@@ -105,9 +105,10 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     )  # of several processes, each does it for itself
     program, carry = prepare(run, plan=plan, placement=placement, available=device_memory()).place()
     carry = engine.run(program, carry, 0, step)
-    largest = 0.0
+    largest, states = 0.0, _states(program, carry)
     for trip in range(*_trip_range(run.schedule, step)):
-        finite, longest, loss = jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))
+        measured = _measured(program.training, carry.snapshots, np.int32(trip), states)
+        finite, longest, loss = jax.device_get(measured)
         # A private rule has taken such an update as 0, so it is not the cause; to name its client would tell of it.
         if not finite and not counts_as_zero(carry.trip_reports):
             return int(run.schedule.client[trip]), _cause_in_trip(
@@ -151,7 +152,7 @@ def _cause_in_trip(
         place = int(np.flatnonzero(rows == bad.row)[0])
         name = f"example {place} of client {client} (row {bad.row} of x and y)"
         return f"{FROM_THE_START} {bad.describe(name)}"
-    first = _loss_at(program.training, run.params, np.int32(trip))
+    first = _loss_at(program.training, carry.snapshots, run.params, np.int32(trip))
     if not np.isfinite(first):
         return (
             f"{FROM_THE_START} The loss of that trip's first minibatch is {float(first)}, although each example of "
@@ -193,7 +194,15 @@ def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int
     slow = specify(optax.chain, as_specification(optimizer), specify(optax.scale, SLOWER))
     slower = Specification(work.factory, {**work.arguments, "optimizer": slow})
     program = program.with_training(client_work=slower)
-    return bool(jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip)))[0])
+    states = _states(program, carry)
+    return bool(jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip), states))[0])
+
+
+def _states(program: engine.Program, carry: engine.Carry) -> Any:
+    """The memory in which clients' states lie, as the next trip finds it; None where clients keep nothing."""
+    if program.training.client_work.build().state_shapes(carry.params) is None:
+        return None
+    return program.placement.rows.write_pending_row(carry.memory)
 
 
 def _trip_range(schedule: EventSchedule, step: int) -> tuple[int, int]:
@@ -209,20 +218,18 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 @jax.jit
-def _measured(training: engine.Training, snapshots: Any, trip: jax.Array) -> tuple[jax.Array, ...]:
+def _measured(
+    training: engine.Training, snapshots: Any, trip: jax.Array, states: Any
+) -> tuple[jax.Array, ...]:
     """Of a trip: whether its update and loss are finite, the update's largest number, and the loss."""
-    result = engine.train_trip(training, snapshots, trip).result
+    result = engine.train_trip(training, snapshots, trip, states).result
     return all_finite((result.update, result.loss)), _largest(result.update), result.loss
 
 
 @jax.jit
-def _loss_at(training: engine.Training, params: Any, trip: jax.Array) -> jax.Array:
+def _loss_at(training: engine.Training, snapshots: Any, params: Any, trip: jax.Array) -> jax.Array:
     """The loss of a trip's first minibatch at other parameters than those that its client downloaded."""
-    trips, data = training.trips, training.data
-    # Client work that reads the version does so here, too: another would be another loss.
-    if trips.version is not None:
-        data = data._replace(version=trips.version[trip])
-    return training.client_work.build().train(data, params, trips.client[trip], trips.key[trip]).loss
+    return engine.train_trip(training, snapshots, trip, start=params).result.loss
 
 
 @jax.jit

@@ -88,7 +88,9 @@ def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionP
     # Waves of other schedules are of other sizes, and every run would wait for the largest.
     if placement.side_by_side and all(same_trips(run.schedule, first.schedule) for run in runs):
         every_model = [run.params for run in runs]  # of each trip that waits, the updates of all runs wait
-        return [default_plan(first.schedule, first.rule, every_model, placement)] * len(runs)
+        keeps = any(run.keeps_client_state for run in runs)
+        plan = default_plan(first.schedule, first.rule, every_model, placement, client_state=keeps)
+        return [plan] * len(runs)
     plans: dict[int, ExecutionPlan] = {}
     for run in runs:
         if id(run.schedule) not in plans:

@@ -517,7 +517,10 @@ OTHER_ARGUMENTS = {
             f"aced{bits}": {"active_steps": 3, "age": "cached", "memory_precision": "bfloat16"}
             for bits in ("", "_8bit")
         },
-        **{name: {} for name in ("asgd", "async_diloco", "sasgd", "twafl")},
+        **{name: {} for name in ("asgd", "async_diloco", "sasgd", "twafl", "scaffold")},
+        "feddyn": {"alpha": 0.2},
+        "masfl": {"beta": 0.5, "normalize": True},
+        "adamasfl": {"beta": 0.5, "normalize": False},
         "ca2fl": {"changes": "step", "memory_precision": "int8"},
         "delay_adaptive_asgd": {"delay_form": "drop", "threshold": 3, "smoothness": 2},
         "exponential_weighting": {"base": 0.7},
@@ -552,7 +555,7 @@ OTHER_ARGUMENTS = {
     "client_work": {
         "client_work": {
             **{"local_steps": 3, "local_epochs": 2, "batch_size": 5, "proximal": 0.3, "l2": 0.3},
-            **{"learning_rate_normalization": True},
+            **{"learning_rate_normalization": True, "keep_optimizer_state": True, "state_precision": "int8"},
         },
     },
     "server_optimizer": {

@@ -39,10 +39,20 @@ CASES = (
     "ace of all due; slow clients",
     "ca2fl; simultaneous arrivals",
     "wkafl; very unequal clients",
+    "scaffold; slow clients",
+    "scaffold; very unequal clients",
+    "feddyn; simultaneous arrivals",
+    "fedbuff, clients keep their momentum; slow clients",
 )
 
-# One of each kind: an additive rule, clients that differ, client memory, gradients kept whole.
-FEW = (CASES[0], "local epochs, LR-Norm", "ace; very unequal clients", "wkafl; very unequal clients")
+# One of each kind: an additive rule, clients that differ, client memory, gradients kept whole, clients' state.
+FEW = (
+    CASES[0],
+    "local epochs, LR-Norm",
+    "ace; very unequal clients",
+    "wkafl; very unequal clients",
+    "scaffold; slow clients",
+)
 
 IN_MATRIX_FORM = (
     "fedbuff, buffer above the concurrency",
@@ -57,6 +67,8 @@ IN_PARTS = (
     "ace; very unequal clients",
     "aced, some leave; slow clients",
     "ca2fl; simultaneous arrivals",
+    "masfl; very unequal clients",
+    "fedbuff, clients keep their momentum; very unequal clients",
 )
 
 
@@ -134,7 +146,7 @@ def main() -> None:
         cases, in_matrix_form, in_parts = (
             FEW,
             ("ace; very unequal clients",),
-            ("ca2fl; simultaneous arrivals",),
+            ("ca2fl; simultaneous arrivals", "masfl; very unequal clients"),
         )
     for number, name in enumerate(cases):
         compare(known[name], "float64", devices=8, together=number % 2 == 1)

@@ -27,6 +27,8 @@ FORMAT = 1
 
 # {rule of jafl.rules: why it has no vector}
 WITHOUT: dict[str, str] = {}
+# {rule: why no trip of its vectors has a staleness above 1}
+NEVER_STALE = {"malenia": "a step waits for a trip of every client, so that none misses two of them"}
 
 # Losses (1/2) sum a (x - b)^2 of three clients.
 CURVATURE = [[1.0, 2.0], [0.5, 1.0], [2.0, 0.25]]
@@ -62,6 +64,23 @@ IN_ROUNDS: Trips = {  # a client that has trained waits until all have
     "download_version": [0, 0, 0, 3, 3, 3, 6, 6, 6],
     "step": list(range(9)),
 }
+OF_EVERY_CLIENT: Trips = {  # each step holds trips of all clients
+    "client": [0, 1, 0, 2, 0, 1, 0, 2, 1, 1, 0, 2],
+    "download_version": [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 1, 2],
+    "step": [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2],
+}
+ROUNDS_OF_SINGLE_STEPS: Trips = {  # those of schedule-ringleader
+    "client": [0, 0, 1, 0, 1, 2, 0, 0, 1, 0, 2, 1, 0, 0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1],
+    "download_version": [0, 0, 0, 0, 0, 0, 0, 2, 1, 3, 1, 3, 3, 5, 4, 3, 5, 5, 6, 6, 6, 6, 7, 7],
+    "step": [0, 0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 3, 4, 5, 5, 5, 6, 6, 6, 6, 6, 6, 7, 8],
+}
+EVERY_1: Trips = {  # a step at the times 1, 2, ..., after which those that have arrived start again
+    "client": [0, 1, 0, 2, 0, 1, 0, 0, 1, 2, 0],
+    "download_version": [0, 0, 1, 0, 2, 2, 3, 4, 4, 3, 5],
+    "step": [0, 1, 1, 2, 2, 3, 3, 4, 5, 5, 5],
+    "download_time": [0.0, 0.0, 1.0, 0.0, 2.0, 2.0, 3.0, 4.0, 4.0, 3.0, 5.0],
+    "arrival_time": [0.75, 1.5, 1.75, 2.5, 2.75, 3.5, 3.75, 4.75, 5.5, 5.5, 5.75],
+}
 WITH_TIMES: Trips = ONE_BY_ONE | {
     "download_time": [0.0, 1.0, 0.0, 2.0, 0.0, 2.5, 3.0, 4.75, 3.5],
     "arrival_time": [1.0, 2.0, 2.5, 3.0, 3.5, 4.5, 4.75, 5.25, 6.0],
@@ -87,6 +106,7 @@ class Aggregation:
       server: the server's optimizer; ``optimizers`` has the reference's.
       steps: of each client's gradient descent, which has this ``rate``.
       start: the initial model.
+      correction: how clients whose local steps are corrected train, by jafl's name; such updates are not given alone.
       weighted: whether a step is w + learning_rate * sum weight_i update_i with weights that depend on no update.
       others: more numbers that stand in the file.
     """
@@ -101,6 +121,7 @@ class Aggregation:
     steps: tuple[int, ...] = (2, 2, 2)
     rate: float = 0.1
     start: tuple[float, ...] = (0.0, 0.0)
+    correction: str | None = None
     weighted: bool = False
     others: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -135,10 +156,13 @@ def loss_and_gradient(client: int, x: np.ndarray) -> tuple[float, np.ndarray]:
 def replay(vector: Aggregation, updates: dict[tuple[int, int], list[float]] | None = None) -> ref.Replay:
     """The reference's run of a vector; with ``updates``, {(client, trip): update}, the clients train nothing."""
 
-    def client_update(client, trip, params):
+    def client_update(client, trip, params, corrected=None):
         x, loss = params["w"], loss_and_gradient(client, params["w"])[0]
         for _ in range(vector.steps[client]):
-            x = x - vector.rate * loss_and_gradient(client, x)[1]
+            gradient = {"w": loss_and_gradient(client, x)[1]}
+            if corrected is not None:
+                gradient = corrected(gradient, {"w": x}, params)
+            x = x - vector.rate * gradient["w"]
         update = x - params["w"] if updates is None else np.array(updates[client, trip])
         return {"w": update}, loss, BATCH_EXAMPLES[client]
 
@@ -194,10 +218,14 @@ def aggregation_file(vector: Aggregation) -> dict[str, Any]:
     known_wrong = []
     for why, changes in vector.wrong.items():
         changed = dataclasses.replace(vector, **changes)
-        trained, given = (replay(changed, each).params[-1]["w"].tolist() for each in (None, updates))
-        known_wrong.append({"why": why, "last": trained, "last_with_updates_given": given})
+        mistake = {"why": why, "last": replay(changed).params[-1]["w"].tolist()}
+        if vector.correction is None:
+            mistake["last_with_updates_given"] = replay(changed, updates).params[-1]["w"].tolist()
+        known_wrong.append(mistake)
     clients: dict[str, Any] = {"curvature": CURVATURE, "minimum": MINIMUM, "rate": vector.rate}
     clients |= {"steps": list(vector.steps), "examples": EXAMPLES, "batch_examples": BATCH_EXAMPLES}
+    if vector.correction is not None:
+        clients["correction"] = vector.correction
     expected: dict[str, Any] = {"models": [params["w"].tolist() for params in right.params]}
     if vector.weighted:
         expected["weights"] = weights(vector)
@@ -443,6 +471,88 @@ class NotScaledBack(papers.FedNova):
         return ref.scale(1 / self.reports[-1]["mean_steps"], found)
 
 
+class DividedByK(papers.SCAFFOLD):
+    """c moves by the mean over the trips of the step, not by their sum over all clients."""
+
+    def sum_of_changes(self, trips):
+        return ref.scale(len(self.own) / len(trips), super().sum_of_changes(trips))
+
+
+class NewestControl(papers.SCAFFOLD):
+    """The client corrects by the newest c, not by that of the version that it has downloaded."""
+
+    def correction(self, trip):
+        newest = dataclasses.replace(trip, download_version=max(self.control))
+        return super().correction(newest)
+
+
+class CorrectedOnce(papers.SCAFFOLD):
+    """The correction enters one local step of a trip, not each."""
+
+    def correction(self, trip):
+        corrected = super().correction(trip)
+
+        def once(gradient, params, downloaded):
+            changed = corrected(gradient, params, downloaded)
+            return changed if self.counts[self.key(trip)] == 1 else gradient
+
+        return once
+
+
+class HistoryOverK(papers.FedDyn):
+    """h is a mean over the trips of the step, not their sum over all clients."""
+
+    def pseudo_gradient(self, params, trips):
+        before, mean = self.h, papers.mean_of([trip.update for trip in trips])
+        super().pseudo_gradient(params, trips)
+        self.h = ref.subtract(before, ref.scale(self.alpha, mean))
+        return ref.subtract(ref.scale(1 / self.alpha, self.h), mean)
+
+
+class OwnAdded(papers.FedDyn):
+    """h_i <- h_i + alpha (y - x)."""
+
+    def trained(self, trip):
+        self.own[trip.client] = ref.add(self.own[trip.client], ref.scale(self.alpha, trip.update))
+
+
+class MomentumOfTheNewControl(papers.MasFL):
+    """m is made from the c of this step, not from the old one."""
+
+    def pseudo_gradient(self, params, trips):
+        step = trips[0].step
+        found = super().pseudo_gradient(params, trips)
+        change = ref.subtract(self.control[step + 1], self.control[step])
+        self.momentum[step + 1] = ref.add(self.momentum[step + 1], ref.scale(self.beta, change))
+        return found if self.adaptive else self.momentum[step + 1]
+
+
+class NewestOfAll(papers.DuDeASGD):
+    """Without tables: the newest gradient of each client."""
+
+    def __init__(self):
+        super().__init__(1.0)
+
+
+class StepTakenLater(papers.Ringleader):
+    """The gradient with which a client makes its step counts from the next step on."""
+
+    def pseudo_gradient(self, params, trips):
+        if len(self.current) < self.num_clients:
+            return super().pseudo_gradient(params, trips)
+        means = [papers.mean_of(self.current[client]) for client in sorted(self.current)]
+        super().pseudo_gradient(params, trips)
+        return papers.mean_of(means)
+
+
+class LastOfEachClient(ref.Rule):
+    """The mean over the clients of the last gradient of each."""
+
+    def pseudo_gradient(self, params, trips):
+        last = {trip.client: trip.update for trip in trips}
+        return ref.scale(-1.0, papers.mean_of(list(last.values())))
+
+
 # The pseudo-gradient with which SGD of rate 1 / 5 puts the client's model, one step of that rate, in the server's place.
 REPLACED = {
     "rule": lambda: Mistaken(
@@ -452,6 +562,18 @@ REPLACED = {
         ),
     )
 }
+
+
+def scaffold(kind: type = papers.SCAFFOLD) -> Callable[[], ref.Rule]:
+    return lambda: kind(0.1)
+
+
+def feddyn(kind: type = papers.FedDyn) -> Callable[[], ref.Rule]:
+    return lambda: kind(0.3)
+
+
+def masfl(adaptive: bool, kind: type = papers.MasFL, beta: float = 0.7) -> Callable[[], ref.Rule]:
+    return lambda: kind(0.1, beta, adaptive)
 
 
 def stale_weight(**how: Any) -> Callable[[], ref.Rule]:
@@ -508,6 +630,14 @@ def adaptive(form: str) -> Callable[[], ref.Rule]:
 
 def rescaled(durations: str, kind: type = papers.RescaledASGD) -> Callable[[], ref.Rule]:
     return lambda: kind(1.0, durations)
+
+
+def malenia() -> ref.Rule:
+    return papers.Malenia(1.0)
+
+
+def ringleader(kind: type = papers.Ringleader) -> Callable[[], ref.Rule]:
+    return lambda: kind(1.0)
 
 
 def sasgd() -> ref.Rule:
@@ -604,6 +734,73 @@ AGGREGATION = [
             MEAN: summed(ref.FedAvg),
         },
         server={"optimizer": "reddi_adam", "learning_rate": 0.1, "b1": 0.9, "b2": 0.99, "epsilon": 0.001},
+    ),
+    Aggregation(
+        "scaffold",
+        "scaffold()",
+        "a local step is x <- x - rate (g - c_i + c), c that of the downloaded version; then c_i becomes the mean g of "
+        "the trip, c_i+ = c_i - c - update / (steps rate). w <- w + 0.5 (1/K) sum update_i; "
+        "c <- c + (1/N) sum (c_i+ - c_i). c and all c_i are 0 at first",
+        scaffold(),
+        {
+            "c moves by the mean over the K trips, not by the sum over the N clients": {
+                "rule": scaffold(DividedByK)
+            },
+            "a client corrects by the newest c, not by that of its version": {
+                "rule": scaffold(NewestControl)
+            },
+            "one local step of a trip is corrected, not each": {"rule": scaffold(CorrectedOnce)},
+            "no correction": {"rule": ref.FedAvg},
+        },
+        server=SGD | SLOW,
+        correction="scaffold",
+    ),
+    Aggregation(
+        "feddyn",
+        "feddyn(0.3)",
+        "a local step is x <- x - rate (g - h_i + 0.3 (x - x_0)), x_0 the downloaded model; then h_i <- h_i - 0.3 update. "
+        "h <- h - 0.3 (1/N) sum update_i; w <- w + 0.5 ((1/K) sum update_i - h / 0.3). h and all h_i are 0 at first",
+        feddyn(),
+        {
+            "h moves by the mean over the K trips, not by the sum over the N clients": {
+                "rule": feddyn(HistoryOverK)
+            },
+            "h_i <- h_i + 0.3 update": {"rule": feddyn(OwnAdded)},
+            "no regularization": {"rule": ref.FedAvg},
+        },
+        server=SGD | SLOW,
+        correction="feddyn",
+    ),
+    *(
+        Aggregation(
+            name,
+            call,
+            "a local step is x <- x - rate "
+            + step
+            + ", u = 0.7 (g - c_i + c) + 0.3 m, with c and m of the downloaded "
+            "version; then c_i becomes the mean g of the trip, c_i+. With a = (1/K) sum (c_i+ - c_i): "
+            "m <- 0.7 (c + a) + 0.3 m with the old c, c <- c + (1/N) sum (c_i+ - c_i), "
+            + server
+            + ". c, m and all c_i are "
+            "0 at first",
+            masfl(adaptive),
+            {
+                "m is made with the new c": {"rule": masfl(adaptive, MomentumOfTheNewControl)},
+                "no momentum": {"rule": masfl(adaptive, beta=1.0)},
+            },
+            server=SGD | {"learning_rate": 0.2},
+            correction=name,
+        )
+        for name, call, adaptive, step, server in (
+            ("masfl", "masfl(0.7)", False, "u", "w <- w - 0.2 m"),
+            (
+                "adamasfl",
+                "masfl(0.7, normalize=True)",
+                True,
+                "u / |u|",
+                "w <- w + 0.2 (1/K) sum update_i / (steps rate)",
+            ),
+        )
     ),
     on_gradients(
         "delayed-nesterov",
@@ -738,6 +935,52 @@ AGGREGATION = [
             "trip": "d_i the trip's duration; d_j the mean duration of client j's trips in this file",
             "frequency": "d_j one over the number of client j's trips in this file",
         }.items()
+    ),
+    on_gradients(
+        "malenia",
+        "malenia()",
+        "w <- w - 0.2 (1/N) sum_i (1/B_i) sum_j g_ij, g_i1 to g_iB_i the gradients of client i in the step, of which "
+        "every client has one at least",
+        malenia,
+        {
+            "the mean of all gradients, as in Rennala SGD": {"rule": ref.FedAvg},
+            "one gradient of each client, the last": {"rule": LastOfEachClient},
+        },
+        trips=OF_EVERY_CLIENT,
+        weighted=True,
+    ),
+    on_gradients(
+        "ringleader",
+        "ringleader()",
+        "w <- w - 0.2 (1/N) sum_i (the mean of client i's gradients in the table). A trip of a client that has made no step "
+        "in this round goes into the table, any other into that of the next round; the last trip of a step is its "
+        "client's own step. The round is over when all clients have made theirs: the next table takes the place of the "
+        "table, and begins anew",
+        ringleader(),
+        {
+            "the last gradient of each client in this step's trips": {"rule": LastOfEachClient},
+            "the gradient with which a client makes its step counts from the next step on": {
+                "rule": ringleader(StepTakenLater)
+            },
+            "the newest gradient of each client, whatever the table": {"rule": NewestOfAll},
+        },
+        trips=ROUNDS_OF_SINGLE_STEPS,
+    ),
+    Aggregation(
+        "fedfix",
+        "fedfix()",
+        "w <- w + (1/N) sum d_i update_i, over those that have arrived since the last step: d_i = ceil(duration / 1) of "
+        "the trip, 1 the time from a step to the next",
+        lambda: papers.FedFix(1.0),
+        {
+            "the mean of those that have arrived": {"rule": ref.FedAvg},
+            "every update counts once": {"rule": lambda: ref.FedAvg(divide_by=3.0)},
+            "the duration is not rounded up": weighted(
+                lambda trips: [(trip.arrival_time - trip.download_time) / 3 for trip in trips]
+            ),
+        },
+        trips=EVERY_1,
+        weighted=True,
     ),
     on_gradients(
         "sasgd",
@@ -1169,7 +1412,7 @@ def events(vector: Schedule, changes: dict[str, Any]) -> dict[str, Any]:
         "params": {},
         "num_clients": clients,
         "stop_after_steps": vector.steps,
-        "rule": ref.FedAvg(),
+        "rule": ref.FedAvg(divide_by=1.0),
         "optimizer": ref.SGD(),
         "client_update": ref.no_work,
     }
@@ -1239,6 +1482,12 @@ ALL_TRAIN = "All clients start at time 0 from version 0, and again as soon as th
 TIES = (
     "At one instant all arrivals are handled first, in the order of the clients, and the server steps whenever its "
     "buffer is full; then clients start. "
+)
+RINGLEADER = (
+    f"Ringleader ASGD. {ALL_TRAIN}{TIES}Rounds of one server step of each client. A round waits until every client has a "
+    "trip in its table; whoever brings the last of these makes the round's first step, and each of the others makes its "
+    "own when it arrives next. A trip of a client that has made its step already is for the next round's table, and "
+    "makes no step. A step applies all that has arrived since the last one."
 )
 
 SCHEDULES = [
@@ -1337,6 +1586,64 @@ SCHEDULES = [
             **NUMBERED,
         },
         durations=[[1.0], [1.5], [2.25, 1.0, 4.0], [5.0]],
+        steps=9,
+    ),
+    Schedule(
+        "schedule-staleness-limit-with-stops",
+        "asynchronous(staleness_limit=2, too_stale='cancel')",
+        f"Ringmaster ASGD, algorithm 5, with R = 3. {ALL_TRAIN}{TIES}Every arrival makes a server step. A trip that could "
+        "only arrive with a staleness above 2 after it is stopped at once, and its client starts again from the new "
+        "version.",
+        {"buffer_size": 1, "staleness_limit": 2, "too_stale": "cancel"},
+        {
+            "algorithm 4: the trip is thrown away when it arrives": {"too_stale": "drop"},
+            "stopped one step later": {"staleness_limit": 3},
+            "stopped one step earlier": {"staleness_limit": 1},
+        },
+        durations=[[1.0], [1.5], [2.25, 1.0, 4.0], [5.0, 1.25]],
+        steps=12,
+    ),
+    Schedule(
+        "schedule-malenia",
+        "asynchronous(buffer_size=4, step_when='harmonic_mean')",
+        f"Malenia SGD without stops, S = 4. {ALL_TRAIN}{TIES}The server steps with all that has arrived since its last "
+        "step as soon as 1 / mean_i(1 / B_i) >= 4 / 3, B_i the arrivals of client i among it, 3 the number of clients.",
+        {"buffer_size": 4, "step_when": "harmonic_mean"},
+        {
+            "a step with every 4 arrivals": {"step_when": "buffer_full"},
+            "a step as soon as every client has arrived once": {"buffer_size": 3},
+            "the other trips are cancelled": {"cancel_at_step": True},
+        },
+        durations=[[1.0], [1.5, 2.0], [2.25]],
+        steps=5,
+    ),
+    Schedule(
+        "schedule-fixed-times",
+        "asynchronous(step_every=1.0, restart='after_step')",
+        "FedFix. All clients start at time 0. The server steps at the times 1, 2, 3, ... with whatever has arrived since its "
+        "last step, what arrives at that very instant included, even with nothing. Then those clients start again.",
+        {"buffer_size": 1, "step_every": 1.0, "restart": "after_step"},
+        {
+            "clients start again at once": {"restart": "at_once"},
+            "a step at each arrival": {"step_every": None},
+            "the first step has the number 1": one_step_late,
+        },
+        durations=[[1.25, 0.5], [2.0, 1.5], [3.5, 2.5]],
+        steps=8,
+    ),
+    Schedule(
+        "schedule-ringleader",
+        "asynchronous(step_when='each_client_once_a_round')",
+        RINGLEADER,
+        {"buffer_size": 1, "step_when": "each_client_once_a_round"},
+        {
+            "a step at each arrival": {"step_when": "buffer_full"},
+            "rounds in which a client that has contributed waits": {
+                "step_when": "buffer_full",
+                "restart": "after_round",
+            },
+            "the first step has the number 1": one_step_late,
+        },
         steps=9,
     ),
     Schedule(

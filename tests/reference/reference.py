@@ -172,6 +172,7 @@ def local_update(
     learning_rate_normalization: bool = False,
     batch_size: int | None = None,
     momentum: float = 0.0,
+    corrected: Callable | None = None,
 ):
     """Plain SGD over `batches`, one step each (FedBuff algorithm 2).
 
@@ -185,6 +186,7 @@ def local_update(
       batch_size: B, needed for LR-Norm only.
       momentum: heavy ball: m <- momentum * m + g; w <- w - (learning rate of this step) * m. m is 0 when the
         trip starts.
+      corrected: (gradient, current parameters, downloaded parameters) -> what is descended in the gradient's place.
 
     Returns:
       The update (trained minus downloaded), the objective on the first minibatch at the downloaded model
@@ -207,6 +209,8 @@ def local_update(
             if batch_size is None or len(batch) > batch_size:
                 raise ValueError("LR-Norm needs a batch_size that no batch exceeds")
             rate = learning_rate * len(batch) / batch_size
+        if corrected is not None:
+            gradient = corrected(gradient, params, downloaded)
         velocity = add(scale(momentum, velocity), gradient)
         params = subtract(params, scale(rate, velocity))
     return subtract(params, downloaded), first_loss, sum(len(batch) for batch in batches)
@@ -221,9 +225,9 @@ def client_work(data, batches: Callable[[int, int], Sequence[np.ndarray]], **set
       settings: handed on to `local_update`.
     """
 
-    def client_update(client, trip, params):
+    def client_update(client, trip, params, **more):
         x, y = data[client]
-        return local_update(params, x, y, batches(client, trip), **settings)
+        return local_update(params, x, y, batches(client, trip), **settings, **more)
 
     return client_update
 
@@ -329,6 +333,16 @@ class Rule:
 
     def begin(self, params, num_clients: int) -> None:
         """Forgets all that went before; called once, before the first trip, with the initial model."""
+
+    def correction(self, trip: Trip):
+        """For rules whose clients keep something: the function `corrected` of `local_update`, before a trip trains.
+
+        Trips that are thrown away do not train here, and those of a client train in the order of its trips.
+        """
+        return None
+
+    def trained(self, trip: Trip) -> None:
+        """For rules whose clients keep something: the trip has trained, and the server has it."""
 
     def pseudo_gradient(self, params, trips: list[Trip]):
         """The direction to descend, from the current model and the trips of this step in order of arrival.
@@ -501,11 +515,14 @@ class _Simulation:
     def train(self, trip: Trip) -> None:
         """Fills in what the client brings back, from the version that it downloaded."""
         trip.start = self.snapshots[trip.download_version]
-        update, loss, examples = self.client_update(trip.client, trip.trip, trip.start)
+        corrected = self.rule.correction(trip)
+        more = {} if corrected is None else {"corrected": corrected}
+        update, loss, examples = self.client_update(trip.client, trip.trip, trip.start, **more)
         trip.update = float64_copy(update)
         trip.trained = float64_copy(add(trip.start, trip.update))
         trip.loss = float(loss)
         trip.batch_examples = int(examples)
+        self.rule.trained(trip)
         if self.client_examples is not None:
             trip.num_examples = int(self.client_examples[trip.client])
 

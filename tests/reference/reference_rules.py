@@ -36,6 +36,9 @@ Sources:
 - HeLoCo: Al Asif et al., "HeLoCo: Efficient Asynchronous Low-Communication Training under Data and Device
   Heterogeneity", 2026.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
+- SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
+- FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
+- MasFL and AdaMasFL: Yan et al., ICML 2025 (PMLR 267), after the code of another group.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
@@ -52,6 +55,7 @@ import math
 
 import numpy as np
 from reference import (
+    FedBuff,
     Rule,
     add,
     examples_of,
@@ -1105,6 +1109,152 @@ class DelayedNesterov:
             share = 1 - self.c * self.period + self.c
         direction = add(scale(share * self.momentum, self.m), scale(1 / self.period, gradient))
         return subtract(params, scale(self.learning_rate, direction))
+
+
+# --------------------------------------------------------------------------------------------------
+# Clients that keep something between their trips.
+# --------------------------------------------------------------------------------------------------
+
+
+class SCAFFOLD(Rule):
+    """Karimireddy et al. 2020, algorithm 1, option II; a client downloads the c of its version with the model.
+
+    y <- y - rate (g - c_i + c); c_i+ = c_i - c + (x - y) / (steps * rate); w <- w + mean (y - x);
+    c <- c + (sum over the step's trips of c_i+ - c_i) / (number of clients).
+    """
+
+    def __init__(self, rate: float):
+        self.rate = rate
+
+    def begin(self, params, num_clients):
+        self.control = {0: zeros_like(params)}  # by version
+        self.own = [zeros_like(params) for _ in range(num_clients)]
+        self.changes, self.counts = {}, {}
+
+    def key(self, trip):
+        return trip.client, trip.trip
+
+    def correction(self, trip):
+        c, c_i, key = self.control[trip.download_version], self.own[trip.client], self.key(trip)
+        self.counts[key] = 0
+
+        def corrected(gradient, params, downloaded):
+            self.counts[key] += 1
+            return add(subtract(gradient, c_i), c)
+
+        return corrected
+
+    def trained(self, trip):
+        c, c_i, steps = (
+            self.control[trip.download_version],
+            self.own[trip.client],
+            self.counts[self.key(trip)],
+        )
+        new = add(subtract(c_i, c), scale(-1 / (steps * self.rate), trip.update))
+        self.changes[self.key(trip)] = subtract(new, c_i)
+        self.own[trip.client] = new
+
+    def sum_of_changes(self, trips):
+        return weighted_sum([1.0] * len(trips), [self.changes[self.key(trip)] for trip in trips])
+
+    def pseudo_gradient(self, params, trips):
+        step = trips[0].step
+        self.control[step + 1] = add(self.control[step], scale(1 / len(self.own), self.sum_of_changes(trips)))
+        return scale(-1.0, mean_of([trip.update for trip in trips]))
+
+
+class MasFL(SCAFFOLD):
+    """Yan et al. 2025, as read by another group: u = beta (g - c_i + c) + (1 - beta) m; y <- y - rate u.
+
+    c_i+ is the mean of the gradients. m <- beta (c + a) + (1 - beta) m, a = mean (c_i+ - c_i), with the old c. The
+    server descends m; AdaMasFL, whose u is divided by its norm, mean (x - y) / (steps * rate).
+    """
+
+    def __init__(self, rate: float, beta: float, adaptive: bool):
+        super().__init__(rate)
+        self.beta, self.adaptive = beta, adaptive
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.momentum = {0: zeros_like(params)}
+        self.gradients = {}
+
+    def correction(self, trip):
+        c, c_i, key = self.control[trip.download_version], self.own[trip.client], self.key(trip)
+        m = self.momentum[trip.download_version]
+        self.gradients[key] = []
+
+        def corrected(gradient, params, downloaded):
+            self.gradients[key].append(gradient)
+            u = add(scale(self.beta, add(subtract(gradient, c_i), c)), scale(1 - self.beta, m))
+            return scale(1 / norm(u), u) if self.adaptive else u
+
+        return corrected
+
+    def trained(self, trip):
+        new = mean_of(self.gradients[self.key(trip)])
+        self.changes[self.key(trip)] = subtract(new, self.own[trip.client])
+        self.own[trip.client] = new
+
+    def pseudo_gradient(self, params, trips):
+        step, c = trips[0].step, self.control[trips[0].step]
+        a = scale(1 / len(trips), self.sum_of_changes(trips))
+        m = add(scale(self.beta, add(c, a)), scale(1 - self.beta, self.momentum[step]))
+        self.momentum[step + 1] = m
+        super().pseudo_gradient(params, trips)
+        if not self.adaptive:
+            return m
+        taken = [scale(-1 / (len(self.gradients[self.key(trip)]) * self.rate), trip.update) for trip in trips]
+        return mean_of(taken)
+
+
+class FedDyn(Rule):
+    """Acar et al. 2021, algorithm 1: y <- y - rate (g - h_i + alpha (y - x)); h_i <- h_i - alpha (y - x);
+    h <- h - alpha (sum (y - x)) / (number of clients); w <- mean y - h / alpha, of y = w + (y - x)."""
+
+    def __init__(self, alpha: float):
+        self.alpha = alpha
+
+    def begin(self, params, num_clients):
+        self.h = zeros_like(params)
+        self.own = [zeros_like(params) for _ in range(num_clients)]
+
+    def correction(self, trip):
+        h_i = self.own[trip.client]
+
+        def corrected(gradient, params, downloaded):
+            return add(subtract(gradient, h_i), scale(self.alpha, subtract(params, downloaded)))
+
+        return corrected
+
+    def trained(self, trip):
+        self.own[trip.client] = subtract(self.own[trip.client], scale(self.alpha, trip.update))
+
+    def pseudo_gradient(self, params, trips):
+        total = weighted_sum([1.0] * len(trips), [trip.update for trip in trips])
+        self.h = subtract(self.h, scale(self.alpha / len(self.own), total))
+        after = subtract(mean_of([add(params, trip.update) for trip in trips]), scale(1 / self.alpha, self.h))
+        return subtract(params, after)
+
+
+class KeptMomentum(FedBuff):
+    """FedBuff whose clients never forget their momentum: v_i <- momentum v_i + g at each of their local steps."""
+
+    def __init__(self, momentum: float):
+        super().__init__()
+        self.momentum = momentum
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.velocity = [zeros_like(params) for _ in range(num_clients)]
+
+    def correction(self, trip):
+        def corrected(gradient, params, downloaded):
+            kept = scale(self.momentum, self.velocity[trip.client])
+            self.velocity[trip.client] = add(kept, gradient)
+            return self.velocity[trip.client]
+
+        return corrected
 
 
 # --------------------------------------------------------------------------------------------------

@@ -115,6 +115,18 @@ def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
     )
 
 
+def with_state(rule, expected, correction: str, rates=(1.0, 1.0), **changes) -> Case:
+    """A rule whose clients correct three local steps by what they keep; ``rates``: of the two servers."""
+    return Case(
+        "",
+        rule,
+        expected,
+        (jafl.specify(optax.sgd, learning_rate=rates[0]), ref.SGD(rates[1])),
+        work={"batch_size": 4, "local_steps": 3, "correction": correction},
+        **{"buffer_size": 4, "learning_rate": 0.1, **changes},
+    )
+
+
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -259,6 +271,34 @@ RULES = {
     "wkafl, no staleness part": wkafl("staleness"),
     "wkafl, no non-IID part": wkafl("non_iid"),
     "wkafl, sum of losses": wkafl(stage_two_by="sum", stage_two_loss=3.0),
+    "scaffold": with_state(rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.4, 0.4)),
+    "scaffold, one trip a step": with_state(
+        rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.1, 0.1), buffer_size=1
+    ),
+    "feddyn": with_state(rules.feddyn(0.3), lambda: papers.FedDyn(0.3), "feddyn", (0.5, 0.5)),
+    "masfl": with_state(
+        rules.masfl(0.7), lambda: papers.MasFL(0.1, 0.7, adaptive=False), "masfl", (0.1, 0.1)
+    ),
+    "adamasfl": with_state(
+        rules.masfl(0.7, normalize=True),
+        lambda: papers.MasFL(0.1, 0.7, adaptive=True),
+        "adamasfl",
+        (2.0, 0.2),  # the paper's rate over that of the clients
+    ),
+    "fedbuff, clients keep their momentum": Case(
+        "",
+        rules.fedbuff(),
+        lambda: papers.KeptMomentum(0.8),
+        server(0.5),
+        buffer_size=4,
+        learning_rate=0.05,
+        work={
+            "batch_size": 4,
+            "local_steps": 3,
+            "keep_optimizer_state": True,
+            "optimizer": jafl.specify(optax.sgd, learning_rate=0.05, momentum=0.8),
+        },
+    ),
     "fednova": Case(
         "",
         rules.fednova(),

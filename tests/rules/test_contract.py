@@ -51,12 +51,15 @@ ROWS = {
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
+    "feddyn": Row(rules.feddyn(0.1), rules.feddyn(0.3), 4),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),
         rules.fedstaleweight(average="exponential", decay=0.9),
         4,
     ),
+    "masfl": Row(rules.masfl(0.9), rules.masfl(0.5), 4),
+    "scaffold": Row(rules.scaffold(), None, 4),
     "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 3, "after_round"),
     "rescaled_asgd": Row(rules.rescaled_asgd(), None, 1),
     "sasgd": Row(rules.sasgd(), None, 4),
@@ -95,6 +98,8 @@ def arrival(number: int = 1, staleness: int = 2) -> Arrival:
         local_steps=jnp.int32(2),
         loss=jnp.float32(0.5),
         columns={},
+        # What SCAFFOLD's clients send is a change of their gradients, which point against updates.
+        sent={"control": jax.tree.map(lambda p: jnp.full_like(p, -number), PARAMS)},
     )
 
 
@@ -263,7 +268,8 @@ def small_run(
     federation = jafl.federate(source, source.natural_partition)
     schedule = small_schedule(as_specification(rule).build(), buffer_size, restart, seed)
     model = jafl.models.softmax(source.num_classes)
-    work = jafl.client_work(model, learning_rate=learning_rate)
+    correction = as_specification(rule).build().correction
+    work = jafl.client_work(model, learning_rate=learning_rate, correction=correction)
     params = model.init(jax.random.key(0), source.x)
     return jafl.simulate(
         schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes
@@ -316,6 +322,8 @@ def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
 @pytest.mark.full
 @each_rule
 def test_a_run_whose_updates_are_all_zero_stays_where_it_is(row: Row):
+    if row.rule.build().correction == "masfl":
+        pytest.skip("its server descends what clients send beside their updates")
     history = small_run(row.rule, row.buffer_size, row.restart, learning_rate=0.0)
     assert history.server_steps == 24
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(history.params)), "softmax starts from zeros"

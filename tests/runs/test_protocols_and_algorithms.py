@@ -78,9 +78,22 @@ RUNS = {
         "delay": "exponential(5)",
         "server_steps": 20,
     },
+    "clients that keep something": {
+        "algorithm": "scaffold",
+        "protocol": "asynchronous",
+        "buffer_size": 3,
+        "client_work.state_precision": "int8",
+        "client_trips": 50,
+    },
+    "clients that keep their optimizer": {
+        "algorithm": "fedbuff",
+        "client_optimizer": "adam",
+        "client_work.keep_optimizer_state": True,
+        "client_trips": 50,
+    },
     "rounds": {"algorithm": "fednova", "protocol.cohort_size": 4, "protocol.over_selection": 0.5, "server_steps": 5},
 }  # fmt: skip
-TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds")
+TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds", "clients that keep something")
 # Runs run.py with each list of flags in turn, in one process and without pictures.
 MANY = """
 import json, sys

@@ -52,6 +52,9 @@ CASES = {
     "client memory in 8 bits, recalled": (rules.aced(active_steps=9, memory_precision="int8"), 1, None),
     "a key, an empty array, nothing": (with_odd_state(), 4, None),
     "trips trained ahead, in waves": (rules.fedbuff(), 4, None),
+    "clients' state in full, a broadcast": (rules.masfl(), 4, None),
+    "clients' state in 8 bits, a broadcast, in waves": (rules.scaffold(), 4, None),
+    "clients' optimizers and a rule's memory, kept": (rules.ca2fl(), 4, None),
 }
 
 
@@ -68,11 +71,19 @@ def arguments(name, *, learning_rate=0.1, seed=0):
         initial_round=buffer_size == 1,
         seed=seed,
     )
-    work = jafl.client_work(MODEL, learning_rate=learning_rate, local_steps=1, batch_size=8)
+    given = {"learning_rate": learning_rate, "local_steps": 1, "batch_size": 8}
+    if "state" in name:
+        given["correction"] = rule.build().correction
+    if "8 bits" in name and "state" in name:
+        given["state_precision"] = "int8"
+    if "kept" in name:
+        given |= {"learning_rate": None, "optimizer": jafl.specify(optax.adam, learning_rate=0.01)}
+        given |= {"keep_optimizer_state": True, "local_steps": 2}
+    work = jafl.client_work(MODEL, **given)
     positional = (schedule, federation, work, rule, MODEL.init(jax.random.key(0), SOURCE.x))
     named = {"server_optimizer": optimizer, "evaluate_at": [13]}
     if "waves" in name:
-        named |= {"plan": jafl.in_waves(schedule, 3), "together": True}
+        named |= {"plan": jafl.in_waves(schedule, 3, client_state="state" in name), "together": True}
     return (*positional, jax.random.key(1)), named
 
 

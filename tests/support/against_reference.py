@@ -250,6 +250,7 @@ def compare(
         params = model.init(jax.random.key(1), federation.x)
         cost = federation.num_examples[schedule.client] if lanes else None
         waves = {"cost": cost, "lanes": lanes, "mixed": mixed, "form": form}
+        waves["client_state"] = bool(case.work.keys() & {"correction", "keep_optimizer_state"})
         assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
         history = jafl.simulate(
             schedule,

@@ -35,6 +35,7 @@ from experiments.harness import (
     Rate,
     Scale,
     Search,
+    Space,
 )
 from experiments.papers.fedbuff import fedbuff_table1 as table1
 from experiments.papers.fedbuff.fedbuff_fig4 import KNOWN_NOISE, at_the_end
@@ -66,12 +67,12 @@ WORLD = table1.WORLD | {
     "client_trips": TRIPS,
 }
 SERVER, MOMENTA = Rate(0.064, 2.5), [0.0, 0.9]
-UNDER_PRIVACY = {
+UNDER_PRIVACY: Space = {
     "server_learning_rate": SERVER,
     "privacy.clip_norm": Rate(0.4, 6.25),
     "server_optimizer.momentum": MOMENTA,
 }
-WITHOUT = {
+WITHOUT: Space = {
     "server_learning_rate": SERVER,
     "learning_rate": Rate(0.16, 2.5),
     "server_optimizer.momentum": MOMENTA,

@@ -135,7 +135,8 @@ def _one_step(
     )
     if "write" not in parts:
         return after
-    return server_steps.store_version(_ROWS, after, program.server.steps.write_slot[step])
+    slot = program.server.steps.write_slot[step]
+    return server_steps.store_version(_ROWS, after, slot, program.server.rule.build())
 
 
 def _arrival(

@@ -86,10 +86,10 @@ def _optimizer(setting: str, text: str) -> Specification:
     return grammar.specified(text)
 
 
-def make_client_work(settings: Settings, model: Model) -> Specification:
-    """What a client does on a trip."""
+def make_client_work(settings: Settings, model: Model, correction: str | None = None) -> Specification:
+    """What a client does on a trip, with the correction that the rule asks for (``Requirements.correction``)."""
     optimizer = make_client_optimizer(settings)
     work: Specification = calls.grammar("client_work").make(
-        settings.client_work, model=model, optimizer=optimizer
+        settings.client_work, model=model, optimizer=optimizer, correction=correction
     )
     return work

@@ -25,20 +25,49 @@ class Row(NamedTuple):
     scales: Any
 
 
+class Stored(NamedTuple):
+    """The value of a client where client work keeps something: what the ``rule`` stores [*V], or None, and the
+    ``work``'s state [*S]."""
+
+    rule: Any
+    work: Any
+
+
 class ClientMemory(NamedTuple):
     """The memory of all clients, and the row that is still to be written.
+
+    Where client work keeps a state, a value is a ``Stored``.
 
     Attributes:
       codes: [N, entries of V] in the stored type; off a CPU [N, *V], on a TPU as ``TiledRows``.
       scales: [N] per leaf for 8 bits, else ().
       held: the row that is still to be written.
       client: [] int32, whose row that is.
+      first: [*S] the state before a client's first trip, of which rows hold the difference; None for zeros.
     """
 
     codes: Any
     scales: Any
     held: Row
     client: jax.Array
+    first: Any = None
+
+    def of_rule(self) -> "ClientMemory":
+        """What the rule stores alone."""
+        return self._part("rule")
+
+    def of_work(self) -> "ClientMemory":
+        """What client work keeps alone."""
+        return self._part("work")
+
+    def _part(self, name: str) -> "ClientMemory":
+        if not isinstance(self.codes, Stored):
+            return self
+        codes, scales, held = (
+            getattr(part, name) if isinstance(part, Stored) else part
+            for part in (self.codes, self.scales, self.held.codes)
+        )
+        return self._replace(codes=codes, scales=scales, held=self.held._replace(codes=held))
 
 
 # The stored type of each precision; None: that of the parameters.
@@ -64,6 +93,21 @@ def allocate(
         jax.tree.map(lambda column: jnp.zeros((), column.dtype), scales),
     )
     return ClientMemory(codes, scales, held, jnp.int32(0))
+
+
+def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
+    """[*S] what client work has kept for one client, like ``like``, in a memory whose held row has been written."""
+    return state_of_row(memory, fetch(memory.of_work(), client, like))
+
+
+def state_of_row(memory: ClientMemory, row: Any) -> Any:
+    """[*S]: the state whose difference from the first one is ``row``."""
+    return row if memory.first is None else jax.tree.map(jnp.add, memory.first, row)
+
+
+def row_of_state(memory: ClientMemory, state: Any) -> Any:
+    """[*S]: the difference of ``state`` from the first one, which the memory holds."""
+    return state if memory.first is None else jax.tree.map(jnp.subtract, state, memory.first)
 
 
 def hold(

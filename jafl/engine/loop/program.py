@@ -10,7 +10,7 @@ from jafl.clients.work import ClientData, ClientResult
 from jafl.engine.devices import Placement
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.waves import Waves
-from jafl.records import ArrayTree, Params, Recall
+from jafl.records import ArrayTree, Params, Recall, Rule
 from jafl.specifications import Specification
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
@@ -147,6 +147,18 @@ class Trained(NamedTuple):
     start: Any
 
 
+class Version(NamedTuple):
+    """What a snapshot holds where the rule broadcasts something: the ``model`` [*P] and the ``broadcast``."""
+
+    model: Params
+    broadcast: Any
+
+
+def version_of(rule: Rule, params: Params, rule_state: Any) -> Any:
+    """What a client downloads: the model [*P], or a ``Version`` if the rule broadcasts something beside it."""
+    return Version(params, rule.broadcast(rule_state)) if rule.broadcast else params
+
+
 class Carry(NamedTuple):
     """Everything that lasts from one server step to the next: one pytree that can be saved.
 
@@ -154,8 +166,8 @@ class Carry(NamedTuple):
       params: [*P].
       optimizer_state: of the server optimizer.
       rule_state: of the rule.
-      snapshots: [slots, *P].
-      memory: of the clients, or None for a rule without.
+      snapshots: [slots, *P], or a ``Version`` of such rows.
+      memory: of the clients, or None where neither rule nor client work stores anything for them.
       waiting: [rows] trips that have trained and wait to be folded, or None without waves.
       trip_reports: {name: [J]}, ``loss`` among them.
       step_reports: {name: [T, ...]}.

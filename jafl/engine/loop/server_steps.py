@@ -12,6 +12,7 @@ from jax import lax
 from jafl.base.precision import products_in
 from jafl.base.random_keys import with_own_keys
 from jafl.base.step_scale import is_scale, scaled
+from jafl.clients.work import zeros_like_model
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
@@ -19,7 +20,7 @@ from jafl.engine.forms.rows import AcceleratorRows, shaped
 from jafl.engine.loop import client_memory, waves, whole_step
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.directions import check_finished
-from jafl.engine.loop.program import Carry, Program, Server, Steps, Trained
+from jafl.engine.loop.program import Carry, Program, Server, Trained, Version, version_of
 from jafl.engine.loop.reports import columns_in_report, record_row, with_applied
 from jafl.engine.loop.trip import (
     fold_trip,
@@ -29,7 +30,7 @@ from jafl.engine.loop.trip import (
     train_trip,
     trained_trip,
 )
-from jafl.records import ArrayTree, Arrival, Params
+from jafl.records import ArrayTree, Arrival, Params, Rule
 from jafl.specifications import Specification
 
 
@@ -56,18 +57,25 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     slots: rows of the snapshot buffer; the last one takes the versions that nobody reads.
     """
     with products_in("float32"):
-        rule = program.server.rule.build()
+        rule, work = program.server.rule.build(), program.training.client_work.build()
         params = jax.tree.map(jnp.asarray, params)
-        rows = jax.tree.map(lambda p: program.placement.rows.zeros(slots, p), params)
+        # Of the version, shapes alone: the rule's state, of which it may send a part, follows from what trips leave.
+        version = jax.eval_shape(lambda: version_of(rule, params, rule.init(params, num_clients)))
+        rows = jax.tree.map(lambda leaf: program.placement.rows.zeros(slots, leaf), version)
         state, optimizer_state = _initial_states(program, params, rows, num_clients)
         # Shapes alone: what a trip leaves depends on the rule and the client work, and nobody declares it.
         trained = jax.eval_shape(train_trip, program.training, rows, jnp.int32(0))
         waiting = waves.allocate(program.waves, trained) if program.waves else None
         # What a rule stores need not have the shapes of the model: it may be any pytree.
-        memory = None
-        if rule.remembers:
-            value = remembered_shapes(program, rows)
-            memory = client_memory.allocate(value, num_clients, rule.memory_precision, program.placement.rows)
+        memory, value = None, remembered_shapes(program, rows) if rule.remembers else None
+        kept = work.state_shapes(params)
+        precision = rule.memory_precision
+        if kept is not None:
+            value, precision = client_memory.Stored(value, kept), work.state.precision
+        if value is not None:
+            memory = client_memory.allocate(value, num_clients, precision, program.placement.rows)
+        if memory and kept is not None and work.state.initial is not zeros_like_model:
+            memory = memory._replace(first=work.state.initial(params))
 
         # Shapes of reports are not declared by rules; one traced step says what they are.
         as_columns: dict[str, str] = {}
@@ -88,7 +96,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             params=params,
             optimizer_state=optimizer_state,
             rule_state=state,
-            snapshots=jax.tree.map(tiled_rows.starting_with, params, rows),
+            snapshots=jax.tree.map(tiled_rows.starting_with, version_of(rule, params, state), rows),
             memory=memory,
             waiting=waiting,
             trip_reports=trip_reports,
@@ -104,8 +112,9 @@ def step_of_first_trip(
     params: [*P]. rows: [slots, *P] the snapshots. state: of the rule.
     """
     rule, trip = program.server.rule.build(), jnp.int32(0)
-    arrival = make_arrival(program, trip, train_trip(program.training, rows, trip))
-    buffer, _, trip_report = fold_trip(program, trip, arrival, rule.begin(state, params), memory)
+    trained = train_trip(program.training, rows, trip)
+    arrival, buffer = make_arrival(program, trip, trained), rule.begin(state, params)
+    buffer, _, trip_report = fold_trip(program, trip, arrival, buffer, memory, trained.result.state)
     _, _, report, apply = check_finished(rule.finish(buffer, params), params)
     return arrival, trip_report, with_applied(report, apply)
 
@@ -222,7 +231,7 @@ def _server_step(program: Program, step: jax.Array, carry: Carry) -> Carry:
         folded = _fold(program, step, carry.snapshots, _open(program, step, carry))
         finished = program.server.rule.build().finish(folded.buffer, carry.params)
     stepped, report = _step(program.server.optimizer, program.placement, carry, folded, finished)
-    return _record(program.placement.rows, program.server.steps, step, stepped, report)
+    return _record(program, step, stepped, report)
 
 
 def _open(program: Program, step: jax.Array, carry: Carry) -> OpenStep:
@@ -276,17 +285,23 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
     rows, begins = program.placement.rows, trip
     # First of all: the row that is still held belongs to the client of the trip before, who may be this one.
     memory = opened.memory and rows.write_pending_row(opened.memory)
-    waiting = train_if_due(program, snapshots, trip, opened.waiting)
+    waiting = train_if_due(program, snapshots, trip, opened.waiting, memory if _keeps(memory) else None)
     # Training then follows the write of the held row, so a CPU holds the next row without a copy of the memory.
     # In waves nothing trains here.
     if memory and not program.waves:
         begins = rows.depend_on_write(trip, memory)
-    arrival = make_arrival(program, trip, trained_trip(program, snapshots, begins, waiting))
-    buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory)
+    trained = trained_trip(program, snapshots, begins, waiting, memory if _keeps(memory) else None)
+    arrival = make_arrival(program, trip, trained)
+    buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory, trained.result.state)
     # Those lie in the carry since ``allocate``; to write them again costs an operation each.
     there = columns_in_report(program, arrival, report)
     report = {name: value for name, value in report.items() if name not in there}
     return OpenStep(buffer, memory, waiting, record_row(opened.trip_reports, trip, report, rows))
+
+
+def _keeps(memory: ClientMemory | None) -> bool:
+    """Whether the memory holds what client work keeps."""
+    return memory is not None and isinstance(memory.codes, client_memory.Stored)
 
 
 def _lay_out_step(rows: AcceleratorRows, opened: OpenStep) -> OpenStep:
@@ -333,20 +348,21 @@ def _step(
     return stepped, with_applied(report, apply)
 
 
-def _record(
-    rows: AcceleratorRows, steps: Steps, step: jax.Array, stepped: Carry, report: dict[str, Any]
-) -> Carry:
+def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
-    stored = store_version(rows, stepped, steps.write_slot[step])
+    rows, slot = program.placement.rows, program.server.steps.write_slot[step]
+    stored = store_version(rows, stepped, slot, program.server.rule.build())
     return stored._replace(step_reports=record_row(stored.step_reports, step, report, rows))
 
 
-def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array) -> Carry:
-    """The carry after a step, with its model [*P] in ``slot``, [] int32, of the snapshots [slots, *P]."""
+def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array, rule: Rule) -> Carry:
+    """The carry after a step, with its version in ``slot``, [] int32, of the snapshots."""
     memory = carry.memory
     # All that may be computed from a snapshot: it has to be finished before the slot is written (``write_version``).
     others = (carry.optimizer_state, carry.rule_state, memory and memory.held)
-    snapshots, params, others = rows.write_version(carry.snapshots, slot, carry.params, others)
+    version = version_of(rule, carry.params, carry.rule_state)
+    snapshots, version, others = rows.write_version(carry.snapshots, slot, version, others)
+    params = version.model if isinstance(version, Version) else version
     optimizer_state, rule_state, held = others
     return carry._replace(
         params=params,
@@ -405,7 +421,7 @@ def show_recalled(
     first, end = recall.first_row[step], recall.first_row[step + 1]
 
     def add(number, shown, memory):
-        row = client_memory.fetch(memory, recall.client[number], like)
+        row = client_memory.fetch(memory.of_rule(), recall.client[number], like)
         return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):

@@ -107,6 +107,10 @@ def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinea
     if program.training.trips.version is not None:
         return NotLinear("the clients' learning rate follows a schedule over server steps")
     rule, optimizer = program.server.rule.build(), program.server.optimizer.build()
+    if run.keeps_client_state:
+        return NotLinear("clients keep a state between their trips, which the matrix form does not hold")
+    if rule.broadcast or rule.correction:
+        return NotLinear("the rule and its clients exchange more than models and updates")
     columns = {
         name: column[: run.schedule.num_trips] for name, column in program.server.arrivals.columns.items()
     }

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.base.errors import SettingError, refusal, require, shown
+from jafl.base.errors import SettingError, choose, refusal, require, shown
 from jafl.base.precision import check_precision
 from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.optimizer_checks import check_server_optimizer
 from jafl.clients.work import ClientWork
 from jafl.data import Federation
+from jafl.engine.loop import client_memory
 from jafl.engine.loop.server_steps import Carry
 from jafl.engine.plan.run import Run
 from jafl.models import Model
@@ -65,6 +66,38 @@ def check_fit(
     _check_model(federation, model, params)
     if rule.check_model:
         rule.check_model(params)
+
+
+def check_exchange(work: ClientWork, rule: Rule, params: Params) -> None:
+    """Raises SettingError where rule and client work do not suit each other, or a client's state cannot be held.
+
+    params: [*P] the initial ones, or their shapes.
+    """
+    own, wanted = work.correction, rule.correction
+    if own != wanted:
+        remedy = (
+            f'Make it with jafl.client_work(..., correction="{wanted}").'
+            if wanted
+            else f"Leave it out, or take the rule that is made for it, such as jafl.rules.{own}()."
+        )
+        require(False, "the client work's correction", own, f"{wanted!r}, that of the rule", remedy)
+    shapes = work.state_shapes(params)
+    if shapes is None or work.state is None:
+        return
+    precision = work.state.precision
+    choose("the precision of the clients' state", precision, dict.fromkeys(client_memory.PRECISIONS))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+        fits = is_float or (precision == "full" and jnp.issubdtype(leaf.dtype, jnp.integer))
+        name = f"the type of what a client keeps at {jax.tree_util.keystr(path)}"
+        require(fits, name, str(leaf.dtype), "a floating type, or an integer one in full precision")
+    if rule.remembers:
+        name, allowed = (
+            "the precision of the clients' state",
+            f"{rule.memory_precision!r}, as the rule's memory",
+        )
+        remedy = "What rule and client work store for a client lies in one row."
+        require(precision == rule.memory_precision, name, precision, allowed, remedy)
 
 
 def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) -> None:

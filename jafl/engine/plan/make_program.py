@@ -13,7 +13,7 @@ from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.work import ClientData
 from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
-from jafl.engine.plan.compatibility import check_fit, check_optimizers
+from jafl.engine.plan.compatibility import check_exchange, check_fit, check_optimizers
 from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.look_ups import check_look_ups
 from jafl.engine.plan.plan_choice import quickest_lanes
@@ -48,14 +48,17 @@ def make_program(
     server_optimizer = run.server_optimizer_or_sgd()
     built = rule.build()
     require(isinstance(built, Rule), "rule", built, "a jafl.Rule", "Call its factory: jafl.rules.fedbuff().")
-    check_fit(run.schedule, run.federation, built, client_work.build().model, run.params)
+    work = client_work.build()
+    check_fit(run.schedule, run.federation, built, work.model, run.params)
+    check_exchange(work, built, run.params)
+    keeps = run.keeps_client_state
     check_look_ups(run.federation, client_work.build().model, run.params)
     check_optimizers(client_work, server_optimizer, run.params)
     check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
     # The rule must take a whole step only where no wave is due in the midst of one: the plan is changed so.
-    whole = takes_whole_steps(plan, built, placement)
+    whole = takes_whole_steps(plan, built, placement) and not keeps
     plan = due_at_steps(plan) if whole else plan
-    together = _trips_folded_together(plan, built, placement)
+    together = 0 if keeps else _trips_folded_together(plan, built, placement)
     placement = placement._replace(
         trips_folded_together=together, lanes=_lanes(plan, placement), whole_steps=whole
     )

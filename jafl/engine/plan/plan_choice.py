@@ -30,21 +30,24 @@ LANES_WORTH_A_ROUND = 16
 WAITING_SHARE_OF_MEMORY = 0.125
 
 
-def default_form(schedule: EventSchedule, rule: Any, placement: Placement) -> str:
+def default_form(schedule: EventSchedule, rule: Any, placement: Placement, client_state: bool = False) -> str:
     """The form, of those that a run has, that is quickest on these devices; see ``ExecutionPlan.form``.
 
     Where several CPU devices are asked for, and cannot share the steps of an additive rule, the loop exchanges
     something at every fold, the matrix form twice in a wave: it was measured to be several times as quick
     (experiments/tools/benchmarks/README.md, "Loop or matrix form on a CPU").
     """
-    exchanges = (
-        placement.number > 1 and not placement.side_by_side and not _divides_steps(schedule, rule, placement)
-    )
+    divides = _divides_steps(schedule, rule, placement) and not client_state
+    exchanges = placement.number > 1 and not placement.side_by_side and not divides
     return "matrix" if placement.rows.linear_in_matrices or exchanges else "loop"
 
 
 def default_placement(
-    schedule: EventSchedule, rule: Any, devices: int | None = None, together: bool | None = None
+    schedule: EventSchedule,
+    rule: Any,
+    devices: int | None = None,
+    together: bool | None = None,
+    client_state: bool = False,
 ) -> Placement:
     """The devices to use: as many as requested; by default all, or one CPU device where several would mostly wait.
 
@@ -55,9 +58,8 @@ def default_placement(
     """
     placement = place_on(devices, together)
     several = processes.count() > 1  # each of which has its part in the run
-    if devices is None and not (
-        several or placement.side_by_side or _divides_steps(schedule, rule, placement)
-    ):
+    divides = _divides_steps(schedule, rule, placement) and not client_state
+    if devices is None and not (several or placement.side_by_side or divides):
         return place_on(1, together)
     return placement
 
@@ -72,6 +74,7 @@ def default_plan(
     fits: Callable[[ExecutionPlan], bool] | None = None,
     form: str = "loop",
     device_bytes: int | None = None,
+    client_state: bool = False,
 ) -> ExecutionPlan:
     """The plan that suits a rule and the devices.
 
@@ -88,13 +91,11 @@ def default_plan(
       fits: whether a plan fits into memory. Waves are halved until one does, or until they have one trip.
       form: "loop" or "matrix".
       device_bytes: of memory on each device. Default: as many as the default device offers.
+      client_state: whether clients keep something between their trips, see ``in_waves``.
     """
     number = placement.number
-    if (
-        form == "loop"
-        and not placement.side_by_side
-        and (number == 1 or _divides_steps(schedule, rule, placement))
-    ):
+    divides = _divides_steps(schedule, rule, placement) and not client_state
+    if form == "loop" and not placement.side_by_side and (number == 1 or divides):
         return trip_by_trip(schedule)
     width = WIDTH_SIDE_BY_SIDE if placement.side_by_side else WIDTH_ONE_BY_ONE
     memory = device_memory() if device_bytes is None else device_bytes
@@ -112,8 +113,8 @@ def default_plan(
         if form == "matrix":
             return in_waves(schedule, number * width, form=form)
         if not placement.side_by_side:
-            return in_waves(schedule, number * width)
-        return _quickest_waves(schedule, number, width, unequal)
+            return in_waves(schedule, number * width, client_state=client_state)
+        return _quickest_waves(schedule, number, width, unequal, client_state)
 
     plan = waves(width)
     while fits and width > 1 and not fits(plan):
@@ -161,7 +162,7 @@ def _divides_steps(schedule: EventSchedule, rule: Any, placement: Placement) -> 
 
 
 def _quickest_waves(
-    schedule: EventSchedule, devices: int, width: int, cost: np.ndarray | None
+    schedule: EventSchedule, devices: int, width: int, cost: np.ndarray | None, client_state: bool
 ) -> ExecutionPlan:
     """Waves of at most ``width`` trips on each device, with the number of lanes that takes least time.
 
@@ -174,7 +175,7 @@ def _quickest_waves(
     minibatches = np.ones(schedule.num_trips) if cost is None else cost
     choices: list[tuple[float, int, ExecutionPlan]] = []
     for mixed in (False,) if cost is None else (False, True):
-        plan = in_waves(schedule, devices * width, cost=cost, mixed=mixed)
+        plan = in_waves(schedule, devices * width, cost=cost, mixed=mixed, client_state=client_state)
         lanes = width
         while lanes >= 1:  # halves, so that runs whose lanes differ have waves of one shape
             seconds = rounds(plan, minibatches, devices * lanes) * (LANES_WORTH_A_ROUND + lanes)

@@ -160,13 +160,14 @@ def prepare(
     # Of a placement that was passed, nobody asks the devices: they may be those of a chip that is not here.
     device_bytes = None if placement is None else available
     if placement is None:
-        placement = default_placement(run.schedule, run.rule, devices, together)
+        placement = default_placement(run.schedule, run.rule, devices, together, run.keeps_client_state)
     trials = _TriedPlans(run, placement, available, on_training, device_bytes)
     if plan is None:
         plan = trials.fitting_plan(form)
     else:
         # A plan that was made for another schedule would train, and compute something else, without a word.
-        check_plan(run.schedule, plan)
+        # In the matrix form clients keep nothing, which is said where the form is made.
+        check_plan(run.schedule, plan, client_state=run.keeps_client_state and plan.form == "loop")
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     trial = trials.try_plan(plan)
     check_reports(trial.carry, run.evaluators)
@@ -242,6 +243,7 @@ class _TriedPlans:
             fits=self._fits,
             form=form,
             device_bytes=self._device_bytes,
+            client_state=run.keeps_client_state,
         )
 
     def linear_form(self, program: engine.Program | None = None) -> LinearForm:
@@ -271,7 +273,8 @@ class _TriedPlans:
 
     def _form(self, form: str | None) -> str:
         """The form that is wanted, or the quicker one of those that the run has."""
-        wanted = form or default_form(self._run.schedule, self._run.rule, self._placement)
+        run = self._run
+        wanted = form or default_form(run.schedule, run.rule, self._placement, run.keeps_client_state)
         choose("form", wanted, dict.fromkeys(FORMS))
         if wanted == "matrix":
             try:

@@ -56,6 +56,11 @@ class Run(NamedTuple):
         check_optimizer("server_optimizer", self.server_optimizer)
         return as_specification(self.server_optimizer)
 
+    @property
+    def keeps_client_state(self) -> bool:
+        """Whether its clients keep something between their trips."""
+        return as_specification(self.client_work).build().state_shapes(self.params) is not None
+
     def for_its_schedule(self) -> "Run":
         """The run with the numbers of its rule that follow from the schedule (``Rule.for_schedule``).
 

@@ -64,6 +64,7 @@ def in_waves(
     mixed: bool = False,
     lanes: int | None = None,
     form: str = "loop",
+    client_state: bool = False,
 ) -> ExecutionPlan:
     """A plan that trains up to ``width`` trips together; its results are those of trip by trip, to rounding.
 
@@ -83,6 +84,8 @@ def in_waves(
       lanes: trips of a wave that train side by side, then the next ones. Default: all of the wave.
       form: "loop", one server step after the other, or "matrix", one product of matrices for each wave; the latter
         for linear rules and server optimizers.
+      client_state: whether clients keep something between their trips (``jafl.ClientStateRequest``): no trip then
+        trains before its client's last one has been folded, and so no wave holds a client twice.
 
     Returns:
       The plan; ``trip_by_trip`` makes the one of width 1.
@@ -114,7 +117,8 @@ def in_waves(
         rows = whole_number("rows", 2 * width if rows is None else rows, 1)
         # With few lanes long trips are taken first, and short ones fill the other lanes: kinds are not needed.
         kind = [0] * schedule.num_trips if mixed else kind
-        wave, wave_before, row = _fill_waves(schedule, width, rows, kind)
+        after = previous_trips(schedule) if client_state else None
+        wave, wave_before, row = _fill_waves(schedule, width, rows, kind, after)
         # A version may go once its last wave has trained: a rule that reads the start keeps it with the result.
         trained_in = schedule.step[wave_before][wave]
     plan = _plan(schedule, trained_in, width, wave, wave_before, row, cost, lanes)
@@ -138,10 +142,22 @@ def _consecutive_waves(schedule: EventSchedule, width: int) -> tuple[np.ndarray,
     return np.repeat(np.arange(len(first), dtype=np.int32), np.diff(wave_before)), first
 
 
+def previous_trips(schedule: EventSchedule) -> np.ndarray:
+    """[J] int64: the client's last applied trip before each trip, -1 where there is none."""
+    order = np.argsort(schedule.client, kind="stable")  # client by client, each in order of application
+    same = schedule.client[order][1:] == schedule.client[order][:-1]
+    previous = np.full(schedule.num_trips, -1, np.int64)
+    previous[order[1:]] = np.where(same, order[:-1], -1)
+    return previous
+
+
 def _fill_waves(
-    schedule: EventSchedule, width: int, rows: int, kind: list[int]
+    schedule: EventSchedule, width: int, rows: int, kind: list[int], after: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``wave``, ``wave_before`` and ``row`` of an ``ExecutionPlan``; only trips of one kind share a wave."""
+    """``wave``, ``wave_before`` and ``row`` of an ``ExecutionPlan``; only trips of one kind share a wave.
+
+    after: [J] for each trip the one that is folded before it trains, or -1; None: there are none.
+    """
     # Trips by the version that they train from: those of a new version become ready together.
     by_version = np.argsort(schedule.download_version, kind="stable").tolist()
     first = np.searchsorted(schedule.download_version[by_version], np.arange(schedule.num_steps + 1)).tolist()
@@ -151,12 +167,17 @@ def _fill_waves(
     wave, row = [-1] * schedule.num_trips, [0] * schedule.num_trips
     wave_before: list[int] = []
     known_versions = 0  # those whose trips are ready
+    waits_for = [-1] * schedule.num_trips if after is None else after.tolist()
+    held_back: dict[int, int] = {}  # trips whose version exists, by the trip that has to be folded first
     for folded, step in enumerate(schedule.step.tolist()):
         # Nobody has trained this trip yet: a wave is due now, and takes whoever else is ready.
         if wave[folded] < 0:
             for version in range(known_versions, step + 1):
                 for trip in by_version[first[version] : first[version + 1]]:
-                    heapq.heappush(ready[kind[trip]], trip)
+                    if waits_for[trip] < folded:
+                        heapq.heappush(ready[kind[trip]], trip)
+                    else:
+                        held_back[waits_for[trip]] = trip
             known_versions = step + 1
             # The heap gives the trips that are folded soonest, so rows are freed early and no trip waits for long.
             ready_trips = ready[kind[folded]]
@@ -164,8 +185,10 @@ def _fill_waves(
                 trip = heapq.heappop(ready_trips)
                 wave[trip], row[trip] = len(wave_before), free_rows.pop()
             wave_before.append(folded)
-        # Folded: its row can take another trip.
+        # Folded: its row can take another trip, and the next trip of its client can train.
         free_rows.append(row[folded])
+        if (trip := held_back.pop(folded, None)) is not None:
+            heapq.heappush(ready[kind[trip]], trip)
     return np.array(wave, np.int32), np.array(wave_before, np.int32), np.array(row, np.int32)
 
 
@@ -249,10 +272,12 @@ def _places(wave: np.ndarray, cost: np.ndarray | None) -> np.ndarray:
 REMEDY = "Make it with jafl.trip_by_trip or jafl.in_waves, from this very schedule."
 
 
-def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
+def check_plan(schedule: EventSchedule, plan: ExecutionPlan, *, client_state: bool = False) -> None:
     """Refuses a plan that does not compute this schedule.
 
     Each trip must find its version in the slot that it reads, train before it is folded, and wait undisturbed.
+    With client_state, where clients keep something between their trips, each trip must train after its client's last
+    applied one has been folded.
 
     Raises:
       SettingError: for a plan of another schedule, or one that was changed.
@@ -268,6 +293,13 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan) -> None:
         _check_slots(schedule, plan, np.arange(schedule.num_trips))
     _check_rows(plan, trained_before)
     _check_slots(schedule, plan, trained_before)
+    if client_state:
+        early = np.flatnonzero(previous_trips(schedule) >= trained_before)
+        name = "a trip that trains before its client's last one is folded"
+        remedy = (
+            "Make the plan with jafl.in_waves(schedule, width, client_state=True), or with jafl.trip_by_trip."
+        )
+        require(not early.size, name, early[:1], "none where clients keep a state", remedy)
 
 
 def computes(schedule: EventSchedule, plan: ExecutionPlan) -> bool:

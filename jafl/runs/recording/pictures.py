@@ -13,6 +13,7 @@ from jafl import diagnostics, plots
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError, choose
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
+from jafl.clients.corrections import CORRECTIONS
 from jafl.config.experiment import Experiment
 from jafl.data import Federation
 from jafl.engine.plan.device_memory import count_bytes
@@ -50,7 +51,8 @@ def expected_weights(experiment: Experiment) -> np.ndarray | None:
     column = rule.columns(schedule).get("weight")
     if column is not None:
         return np.asarray(column, np.float64)
-    if rule.columns(schedule) or rule.remembers:
+    unknown = rule.correction is not None and rule.correction not in CORRECTIONS
+    if rule.columns(schedule) or rule.remembers or unknown:
         return None
     return _folded_weights(rule, schedule, experiment.federation.num_examples)
 
@@ -63,6 +65,8 @@ def _folded_weights(rule: Rule, schedule: EventSchedule, num_examples: np.ndarra
         arrival = Arrival(
             zeros, zeros, client, staleness, examples, examples, jnp.int32(1), jnp.float32(0), {}
         )
+        # What clients send with one of the package's corrections.
+        arrival = arrival._replace(sent={"control": zeros} if rule.correction else None)
         empty = rule.begin(rule.init(zeros, schedule.num_clients), zeros)
         return rule.fold(empty, arrival)[1].get("weight")
 

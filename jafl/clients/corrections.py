@@ -1,0 +1,90 @@
+"""How clients correct their local gradients by what they keep between trips and by what the server broadcasts.
+
+Letters: x the downloaded model, y the one that trains, g(y) the gradient of a minibatch, Q the local steps of a trip.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jafl.records import ArrayTree, Gradients, Params, Updates
+
+
+class Correction(NamedTuple):
+    """A correction, as functions of what its client keeps [*P] and of the ``broadcast`` of its rule.
+
+    Attributes:
+      begin: (state, broadcast) -> term: what all local steps of a trip share, any pytree.
+      direction: (gradient, term, y, x, broadcast) -> [*P]: what the client's optimizer gets as the gradient.
+      end: (state, broadcast, mean gradient of the trip or None, update) -> (sent, new state).
+      needs_mean: whether ``end`` reads the mean gradient.
+    """
+
+    begin: Callable[[ArrayTree, Any], Any]
+    direction: Callable[[Gradients, Any, Params, Params, Any], Gradients]
+    end: Callable[[ArrayTree, Any, Gradients | None, Updates], tuple[Any, ArrayTree]]
+    needs_mean: bool
+
+
+def _difference(first: ArrayTree, second: ArrayTree) -> ArrayTree:
+    return jax.tree.map(jnp.subtract, first, second)
+
+
+def _control_difference(state: ArrayTree, broadcast: Any) -> ArrayTree:
+    """[*P]: c - c_i."""
+    return _difference(broadcast["control"], state)
+
+
+def _new_control(
+    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates
+) -> tuple[Any, ArrayTree]:
+    """The mean gradient is the new c_i; its difference from the old one is sent."""
+    return {"control": _difference(mean, state)}, mean
+
+
+def _by_control(gradient: Gradients, term: Any, y: Params, x: Params, broadcast: Any) -> Gradients:
+    return jax.tree.map(jnp.add, gradient, term)
+
+
+def _with_momentum(gradient: Gradients, term: Any, y: Params, x: Params, broadcast: Any) -> Gradients:
+    """[*P]: beta (g - c_i + c) + (1 - beta) m."""
+
+    def mix(g, t, m):
+        beta = broadcast["beta"].astype(g.dtype)
+        return beta * (g + t) + (1 - beta) * m
+
+    return jax.tree.map(mix, gradient, term, broadcast["momentum"])
+
+
+def _of_length_one(gradient: Gradients, term: Any, y: Params, x: Params, broadcast: Any) -> Gradients:
+    """[*P]: the same, divided by its norm over the whole model; 0 where it is 0."""
+    mixed = _with_momentum(gradient, term, y, x, broadcast)
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mixed)]
+    norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
+    return jax.tree.map(lambda leaf: leaf / jnp.where(norm > 0, norm, 1).astype(leaf.dtype), mixed)
+
+
+def _dynamic(gradient: Gradients, term: Any, y: Params, x: Params, broadcast: Any) -> Gradients:
+    """[*P]: g - h_i + alpha (y - x)."""
+
+    def add(g, h, now, start):
+        return g - h + broadcast["alpha"].astype(g.dtype) * (now - start)
+
+    return jax.tree.map(add, gradient, term, y, x)
+
+
+def _after_dynamic(
+    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates
+) -> tuple[Any, ArrayTree]:
+    """h_i - alpha (y - x) is the new h_i; nothing is sent but the update."""
+    return None, jax.tree.map(lambda h, u: h - broadcast["alpha"].astype(h.dtype) * u, state, update)
+
+
+CORRECTIONS = {
+    "scaffold": Correction(_control_difference, _by_control, _new_control, True),
+    "feddyn": Correction(lambda state, broadcast: state, _dynamic, _after_dynamic, False),
+    "masfl": Correction(_control_difference, _with_momentum, _new_control, True),
+    "adamasfl": Correction(_control_difference, _of_length_one, _new_control, True),
+}

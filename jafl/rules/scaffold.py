@@ -1,0 +1,73 @@
+"""SCAFFOLD: control variates correct the drift of local steps (Karimireddy et al., ICML 2020), in rounds or not."""
+
+from typing import Any
+
+import jax
+
+from jafl.records import Requirements, Rule
+from jafl.rules import accumulate
+from jafl.specifications import specification
+
+
+@specification
+def scaffold() -> Rule:
+    """SCAFFOLD: each local step is corrected by what the client's gradients differ from everyone's.
+
+    The server keeps c and sends it with the model, client i keeps c_i. A local step is
+    y <- y - eta_l (g(y) - c_i + c). After Q of them the client sends y - x and c_i+ - c_i, and keeps c_i+; the server
+    makes w <- w + eta (1/K) sum (y - x) and c <- c + (1/N) sum (c_i+ - c_i): the sum over the step's K trips, divided
+    by the number N of all clients (Karimireddy et al., ICML 2020, algorithm 1). Both c and c_i are 0 at first, so the
+    first round is FedAvg's. From then on c is the mean of all c_i, at each step.
+
+    c_i+ is the mean of the trip's Q gradients. With plain SGD that is the paper's option II,
+    c_i - c + (x - y) / (Q eta_l), without its division by the rate; with another client optimizer it is a reading.
+    The correction enters every local step: a correction once after training ends where FedAvg does.
+
+    The paper's rounds are ``jafl.synchronous``. In asynchronous training, a reading, c is that of the downloaded
+    version, as stale as the model, and c_i the client's own. There the server's rate should be K/N at most: with
+    K = 1 and a rate of 1 training may diverge, since c answers to an N-th of what one client moves the model by.
+
+    It goes with ``jafl.client_work(..., correction="scaffold")``. Reports ``weight`` per trip.
+
+    Returns:
+      The rule, as a specification, for ``jafl.simulate``.
+
+    Examples:
+      >>> model = jafl.models.softmax(10)
+      >>> work = jafl.client_work(model, learning_rate=0.1, local_steps=5, correction="scaffold")
+      >>> jafl.rules.scaffold().build().correction
+      'scaffold'
+    """
+
+    def init(params, num_clients):
+        return accumulate.zeros(params), accumulate.number(num_clients)
+
+    def begin(state, params):
+        return state, accumulate.zeros(params), accumulate.zeros(params), accumulate.number(0)
+
+    def fold(buffer, arrival):
+        state, total, changes, count = buffer
+        one = accumulate.number(1)
+        total = accumulate.add(total, one, arrival.update)
+        changes = accumulate.add(changes, one, arrival.sent["control"])
+        return (state, total, changes, count + 1), {"weight": one}
+
+    def finish(buffer, params):
+        state, total, changes, count = buffer
+        state = moved(state, changes)
+        return accumulate.scaled(-1 / count, total), state, {"weight_scale": 1 / count}, True
+
+    return Rule(
+        init,
+        begin,
+        fold,
+        finish,
+        requirements=Requirements(correction="scaffold"),
+        broadcast=lambda state: {"control": state[0]},
+    )
+
+
+def moved(state: Any, changes: Any) -> tuple[Any, jax.Array]:
+    """(c, N) after the clients' ``changes`` [*P], the sum of their c_i+ - c_i: c + changes / N."""
+    control, clients = state
+    return accumulate.add(control, 1 / clients, changes), clients
