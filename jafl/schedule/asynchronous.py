@@ -19,7 +19,7 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
-from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, Protocol, World
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, Protocol, World
 
 
 @described
@@ -87,8 +87,11 @@ def asynchronous(
         "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous training (one client
         may make several of the K trips).
       staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.
-      too_stale: "drop": a trip beyond the limit is thrown away when it arrives; "wait": the server does not step
-        while that would make a trip under way too stale, and then applies all that has arrived.
+      too_stale: "drop": a trip beyond the limit is thrown away when it arrives (Ringmaster ASGD, algorithm 4);
+        "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken again,
+        with concurrency = num_clients by its own client, from the newest version (Ringmaster ASGD, algorithm 5; its R
+        is staleness_limit + 1); "wait": the server does not step while that would make a trip under way too stale,
+        and then applies all that has arrived.
       flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
         is not full. Default: never. An initial round waits for all clients nevertheless.
       dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
@@ -158,15 +161,20 @@ def asynchronous(
 
 def _check_staleness(protocol: Protocol) -> None:
     """Refuses limits outside their range and combinations that contradict each other."""
-    choose("too_stale", protocol.too_stale, {"drop": None, "wait": None})
+    choose("too_stale", protocol.too_stale, dict.fromkeys(TOO_STALE))
     if protocol.staleness_limit is not None:
         whole_number("staleness_limit", protocol.staleness_limit, 0)
     flush = protocol.flush_after
     if flush is not None:
         real_number("flush_after", flush, lambda value: 0 < value < math.inf, "a finite number above 0")
-    if protocol.too_stale == "wait":
+    if protocol.too_stale != "drop":
         limit = protocol.staleness_limit
-        require(limit is not None, "staleness_limit", limit, "given where too_stale is 'wait'")
+        allowed = f"given where too_stale is {protocol.too_stale!r}"
+        require(limit is not None, "staleness_limit", limit, allowed)
+    if protocol.too_stale == "cancel":
+        value, allowed = protocol.cancel_at_step, "left out where too_stale is 'cancel'"
+        require(not value, "cancel_at_step", value, allowed, "It stops every trip, however fresh.")
+    if protocol.too_stale == "wait":
         for name in ("flush_after", "cancel_at_step"):
             value = getattr(protocol, name)
             require(not value, name, value, "left out where too_stale is 'wait'", "Wait, or step: not both.")

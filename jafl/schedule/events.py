@@ -30,6 +30,7 @@ from jafl.schedule.starvation import (
     CANCELLED,
     FAILED,
     LEFT,
+    OUTDATED,
     TOO_STALE,
     UNNOTICED,
     WENT_AWAY,
@@ -72,6 +73,7 @@ class Events:
         self.flush_after = _or_never(protocol.flush_after)
         self.staleness_limit = _or_never(protocol.staleness_limit)
         self.server_waits = protocol.too_stale == "wait"
+        self.stops_stale = protocol.too_stale == "cancel"
         self.start_times = protocol.start_times() if protocol.start_times else None
         self.next_start = next(self.start_times) if self.start_times else math.inf
 
@@ -93,7 +95,8 @@ class Events:
         # client for busy, and the place is not free.
         self.unnoticed: deque[tuple[float, int]] = deque()
         self.thrown_away: Counter[str] = Counter()  # since the last step, by the reason
-        # Kept only where the server waits for trips that would become too stale.
+        # Kept only where the server waits for trips that would become too stale, or stops them.
+        self.follows_oldest = protocol.too_stale != "drop"
         self.started: deque[Trip] = deque()
         self.under_way: set[int] = set()  # clients
 
@@ -307,7 +310,7 @@ class Events:
         if self.world.availability or self.fails:
             end = self._end_or_loss(client, number, now, end)
         trip = (end, client, number, version, now)
-        if self.server_waits:
+        if self.follows_oldest:
             self.started.append(trip)
             self.under_way.add(client)
         return trip
@@ -330,7 +333,7 @@ class Events:
         self.ended_since_step += 1
         if self.leave_after_trips < math.inf:
             self.ended.append(client)
-        if self.server_waits:
+        if self.follows_oldest:
             self.under_way.discard(client)
         loss = self.losses.get(client)
         too_stale = self.version - version > self.staleness_limit and not self.server_waits
@@ -353,21 +356,26 @@ class Events:
         if self.restart in RELEASED_BY_STEP:
             self._release_held()
         if self.protocol.cancel_at_step:
-            self._cancel_trips()
+            self._cancel_trips(self.version, CANCELLED)
+            self._notice_losses(math.inf)
+        elif self.stops_stale and self._oldest_under_way() < self.version - self.staleness_limit:
+            self._cancel_trips(self.version - self.staleness_limit, OUTDATED)
         if self.protocol.initial_round and self.version == 1:
             self.needed, self.restart = self.protocol.buffer_size, self.protocol.restart
             self._release_held()
 
     def _step_is_blocked(self) -> bool:
         """Whether the server must wait, as a step now would make a trip under way too stale."""
-        if not self.server_waits:
-            return False
+        return self.server_waits and self.version + 1 - self._oldest_under_way() > self.staleness_limit
+
+    def _oldest_under_way(self) -> float:
+        """The oldest version from which a trip under way trains; infinity if there is no trip."""
         while self.started:
             _, client, number, version, _ = self.started[0]
             if client in self.under_way and self.trips_made[client] == number + 1:
-                return self.version + 1 - version > self.staleness_limit
+                return version
             self.started.popleft()
-        return False
+        return math.inf
 
     def _in_initial_round(self) -> bool:
         """Whether the server waits for every client's first update."""
@@ -390,14 +398,15 @@ class Events:
             if client not in self.gone:
                 self.picker.idle.append(client)
 
-    def _cancel_trips(self) -> None:
-        """Throws away every trip under way, by the step that the server has just taken."""
-        for trip in sorted(self.in_flight, key=CLIENT):
-            self._discard(trip, self.version - 1, CANCELLED)
+    def _cancel_trips(self, oldest: float, reason: str) -> None:
+        """Throws away trips under way from versions before ``oldest``, by the step that the server has just taken."""
+        for trip in sorted((trip for trip in self.in_flight if trip[3] < oldest), key=CLIENT):
+            self._discard(trip, self.version - 1, reason)
+            self.under_way.discard(trip[1])
             if self.leave_after_trips < math.inf:
                 self.ended.append(trip[1])
-        self.in_flight.clear()
-        self._notice_losses(math.inf)
+        self.in_flight[:] = [trip for trip in self.in_flight if trip[3] >= oldest]
+        heapq.heapify(self.in_flight)
 
     def _release_held(self) -> None:
         """Clients that were held back may start again, as far as the limits allow."""

@@ -8,6 +8,7 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
+TOO_STALE = ("drop", "cancel", "wait")
 REPLACE_LOST = ("at_once", "after_time_out", "after_step")
 
 

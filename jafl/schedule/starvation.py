@@ -12,6 +12,7 @@ FAILED = "failed (failure_rate)"
 WENT_AWAY = "were lost, because their clients went away (availability)"
 LEFT = "were those of clients that left (dropout)"
 TOO_STALE = "were staler than staleness_limit allows"
+OUTDATED = "were stopped, since a step made them staler than staleness_limit allows (too_stale='cancel')"
 CANCELLED = "were cancelled by a step (cancel_at_step)"
 # Of these the server hears nothing.
 UNNOTICED = (FAILED, WENT_AWAY, LEFT)
@@ -21,6 +22,7 @@ REMEDIES = {
     WENT_AWAY: "let clients be there for longer than their trips take",
     LEFT: "let fewer clients leave",
     TOO_STALE: "raise staleness_limit",
+    OUTDATED: "raise staleness_limit",
 }
 
 

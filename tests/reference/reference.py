@@ -592,14 +592,16 @@ def _check_start_times(
 
 def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> None:
     """Refuses what `simulate` is told about late trips and its steps where that has no meaning."""
-    if too_stale not in ("drop", "wait"):
-        raise ValueError(f"too_stale is 'drop' or 'wait', not {too_stale!r}")
-    if staleness_limit is None and too_stale == "wait":
-        raise ValueError("the server waits for trips only if there is a staleness_limit")
+    if too_stale not in ("drop", "cancel", "wait"):
+        raise ValueError(f"too_stale is 'drop', 'cancel' or 'wait', not {too_stale!r}")
+    if staleness_limit is None and too_stale != "drop":
+        raise ValueError("the server waits for trips, or stops them, only if there is a staleness_limit")
     if staleness_limit is not None and (staleness_limit < 0 or staleness_limit % 1):
         raise ValueError(f"staleness_limit is a whole number from 0 on, not {staleness_limit}")
     if flush_after is not None and not 0.0 <= flush_after < math.inf:
         raise ValueError(f"flush_after is a finite time from 0 on, not {flush_after}")
+    if too_stale == "cancel" and cancel_at_step:
+        raise ValueError("every step cancels all trips, so none becomes too stale")
     if too_stale == "wait" and (flush_after is not None or cancel_at_step):
         raise ValueError("a server that waits for late trips neither flushes its buffer nor cancels trips")
 
@@ -730,7 +732,10 @@ def simulate(
       present_until: (client, time) -> the end, later than `time`, of the window of presence in which the
         client starts a trip at `time`. If the trip would arrive later than that, it is lost at that end.
       staleness_limit: the largest staleness that the server takes.
-      too_stale: what happens to others. "drop": a trip that arrives with a larger one is thrown away. "wait":
+      too_stale: what happens to others. "drop": a trip that arrives with a larger one is thrown away. "cancel"
+        (Maranjyan et al. 2025, Ringmaster ASGD, algorithm 5, whose R is staleness_limit + 1): with each step all
+        trips under way that it makes so stale that they would be thrown away are thrown away at once, those that
+        end at its instant and were not handled yet included. "wait":
         there are none, because the server does not step while that would make some trip under way too
         stale, one that ends at this very instant and was not handled yet included. The buffer then grows
         beyond its size; after each trip that ends and after vanishing, the server steps with all of it if it
@@ -883,6 +888,11 @@ def simulate(
         if cancel_at_step:
             throw_away_under_way(clients, now)
             unnoticed.clear()
+        if too_stale == "cancel":
+            stale = [t for t in under_way if simulation.version + 1 - t.download_version > staleness_limit]
+            for trip in sorted(stale, key=lambda trip: trip.client):
+                under_way.remove(trip)
+                throw_away(trip, now, arrived=True)  # the server stops it, so it knows
         simulation.server_step(list(buffer), now)
         buffer.clear()
 

@@ -18,6 +18,31 @@ STEPS = [
     case("steps of the same instant make a trip too stale", [1, 1, 1], staleness_limit=1,
          steps="@1 0#0 v0 0-1; @1 1#0 v0 0-1; @2 0#1 v2 1-2", under_way="0#2 v3 2-3, 1#1 v2 1-2, 2#1 v2 1-2",
          thrown_away="2#0 v0 0-1 x1 s2"),
+    # Ringmaster's algorithm 5 with R = 2. The step at 2 makes client 1's trip two versions old, so it is stopped there
+    # and begins anew, which the one at 4 stops again; client 1 never brings anything.
+    case("what becomes too stale is stopped", [1, 3.5], staleness_limit=1, too_stale="cancel", targets=[8, -8],
+         steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2; @3 0#2 v2 2-3; @4 0#3 v3 3-4",
+         under_way="0#4 v4 4-5, 1#2 v4 4-7.5", thrown_away="1#0 v0 0-3.5 x2 s1, 1#1 v2 2-5.5 x4 s3",
+         values=[0, 4, 6, 7, 7.5]),
+    # R = 3: the steps at 1, 2 and 3 make the first trip three old; of the next it arrives with staleness 2, at 5.5.
+    case("what is stopped starts again from the newest version", [1, [3.5, 2.5]], staleness_limit=2,
+         too_stale="cancel", targets=[8, -8],
+         steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2; @3 0#2 v2 2-3; @4 0#3 v3 3-4; @5 0#4 v4 4-5; @5.5 1#1 v3 3-5.5",
+         under_way="0#5 v5 5-6, 1#2 v6 5.5-8", thrown_away="1#0 v0 0-3.5 x3 s2",
+         values=[0, 4, 6, 7, 7.5, 7.75, 0.25]),
+    # All three arrive at time 1, limit 1: the second step makes client 2's trip too old, though it ends right then.
+    case("a trip that ends with the step that makes it too stale is stopped", [1, 1, 1], staleness_limit=1,
+         too_stale="cancel",
+         steps="@1 0#0 v0 0-1; @1 1#0 v0 0-1; @2 0#1 v2 1-2", under_way="0#2 v3 2-3, 1#1 v2 1-2, 2#1 v2 1-2",
+         thrown_away="2#0 v0 0-1 x1 s1"),
+    # K = 2: the trip in the buffer is not under way any more, and the step applies it.
+    case("what waits in the buffer is not stopped", [1, 1.5, 9], K=2, staleness_limit=0, too_stale="cancel",
+         steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5", under_way="0#2 v1 1.5-2.5, 1#1 v1 1.5-3, 2#1 v1 1.5-10.5",
+         thrown_away="0#1 v0 1-2 x1.5 s0, 2#0 v0 0-9 x1.5 s0"),
+    case("what is stopped counts for those who leave after a number of trips", [1, 9], staleness_limit=0,
+         too_stale="cancel", vanish=("trips", (1,), 2),
+         steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2; @3 0#2 v2 2-3", under_way="0#3 v3 3-4",
+         thrown_away="1#0 v0 0-9 x1 s0, 1#1 v1 1-10 x2 s1"),
     # K = 1, limit 0: of the first round, client 0 is in time at 1, and 1 at its second trial from 2 to 4.
     case("whose trip was too stale has not contributed to the round", [1, 2], restart="after_round",
          staleness_limit=0,

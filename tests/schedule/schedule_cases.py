@@ -204,7 +204,7 @@ def presences(draw, num_clients: int) -> availability.Availability:
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 CLIENTS = ("dropout", "failure_rate", "availability")
-SERVER = ("restart", "drop", "wait", "flush_after", "cancel_at_step")
+SERVER = ("restart", "drop", "cancel", "wait", "flush_after", "cancel_at_step")
 LIMITS = ("most_trips", "smallest_gap")
 
 
@@ -217,7 +217,7 @@ def ways_to_replace_what_is_lost() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -> Case:
-    """Cases with at least one of the options; ``drop`` and ``wait`` are the two ways to limit staleness."""
+    """Cases with at least one of the options; ``drop``, ``cancel`` and ``wait`` are the ways to limit staleness."""
     case = draw(cases)
     clients = case.arguments["num_clients"]
     values = {
@@ -232,9 +232,11 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
     }
     chosen = draw(st.sets(st.sampled_from(options), min_size=1))
     if "wait" in chosen:  # excludes these
-        chosen = chosen - {"drop", "flush_after", "cancel_at_step"}
+        chosen = chosen - {"drop", "cancel", "flush_after", "cancel_at_step"}
+    if "cancel" in chosen:
+        chosen = chosen - {"drop", "cancel_at_step"}
     arguments = {name: draw(values[name]) for name in sorted(chosen & set(values))}
-    for too_stale in chosen & {"drop", "wait"}:
+    for too_stale in chosen & {"drop", "cancel", "wait"}:
         arguments |= {"too_stale": too_stale, "staleness_limit": draw(st.integers(0, 4))}
     if arguments.get("restart") == "after_step" and case.protocol is asynchronous:
         arguments |= draw(ways_to_replace_what_is_lost())
