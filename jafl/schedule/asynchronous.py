@@ -19,7 +19,7 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
-from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, Protocol, World
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, STEP_WHEN, TOO_STALE, Protocol, World
 
 
 @described
@@ -27,10 +27,12 @@ def asynchronous(
     *,
     num_clients: int,
     concurrency: int,
-    buffer_size: int = 1,
+    buffer_size: int | None = None,
     delay: Delay | str | os.PathLike[str],
     server_steps: int | None = None,
     client_trips: int | None = None,
+    step_when: str = "buffer_full",
+    step_every: float | None = None,
     initial_round: bool = False,
     restart: str = "at_once",
     replace_lost: str = "at_once",
@@ -59,11 +61,20 @@ def asynchronous(
     Args:
       num_clients: N, all clients.
       concurrency: M, the clients that train at any time, from 1 to N.
-      buffer_size: K, the trips that each server step applies, at least 1.
+      buffer_size: K, the trips that each server step applies, at least 1. Default: 1.
       delay: the law of trip durations, see ``jafl.delays``; or a file of recorded ones, see ``jafl.duration_trace``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
         of the two.
+      step_when: what a full buffer is. "buffer_full": one of ``buffer_size`` trips. "harmonic_mean": one in which N
+        times the harmonic mean of the clients' numbers of trips is ``buffer_size`` (S) or more; so it has a trip of
+        every client at least, and where S <= N the step follows as soon as that is so (Malenia SGD, Tyurin and
+        Richtarik, NeurIPS 2023). Needs M = N. Trips under way go on, and count for a later step, unless
+        ``cancel_at_step`` stops them or ``staleness_limit=0`` throws them away: the paper does without them.
+      step_every: the server steps whenever so much simulated time has passed, and applies what has arrived since its
+        last step, at that very instant included; perhaps nothing. In the place of ``buffer_size``. With
+        restart="after_step" clients wait for these steps (FedFix, Fraboni et al., JMLR 2023). A rule must be able to
+        take empty steps (``jafl.Requirements``).
       initial_round: every client trains at version 0 first, in server step 0, which happens when the last of them
         arrives; then all start again together, from version 1 (ACE's start, algorithm 1). Needs M = N.
       restart: when a finished client's place is taken.
@@ -88,10 +99,10 @@ def asynchronous(
         may make several of the K trips).
       staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.
       too_stale: "drop": a trip beyond the limit is thrown away when it arrives (Ringmaster ASGD, algorithm 4);
-        "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken again,
-        with concurrency = num_clients by its own client, from the newest version (Ringmaster ASGD, algorithm 5; its R
-        is staleness_limit + 1); "wait": the server does not step while that would make a trip under way too stale,
-        and then applies all that has arrived.
+        "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken
+        again, from the newest version, with concurrency = num_clients by its own client (Ringmaster ASGD, algorithm
+        5; its R is staleness_limit + 1); "wait": the server does not step while that would make a trip under way
+        too stale, and then applies all that has arrived.
       flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
         is not full. Default: never. An initial round waits for all clients nevertheless.
       dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
@@ -112,7 +123,8 @@ def asynchronous(
 
     Raises:
       SettingError: for a number outside its range; for a delay with durations that are negative, not finite,
-        or always 0 for some client (time would stand still); where nobody is left to train before the last step.
+        or always 0 for some client (time would stand still); where nobody is left to train before the last step, or a
+        step waits for a client that never comes; where no trip ends before the last step.
 
     Examples:
       >>> delay = jafl.delays.constant(1.0)
@@ -126,6 +138,8 @@ def asynchronous(
     check_failure_rate(failure_rate)
     check_flags(initial_round=initial_round, cancel_at_step=cancel_at_step)
     check_limits(most_trips, smallest_gap)
+    _check_steps(step_when, step_every, num_clients, concurrency, buffer_size)
+    buffer_size = 1 if buffer_size is None else buffer_size
     whole_number("buffer_size", buffer_size, 1)
     law.check_clients(num_clients)
     choose("restart", restart, dict.fromkeys(RESTARTS))
@@ -148,15 +162,63 @@ def asynchronous(
         flush_after=flush_after,
         most_trips=most_trips,
         smallest_gap=smallest_gap,
+        step_when=step_when,
+        step_every=step_every,
     )
+    _check_beside_steps(protocol)
     _check_staleness(protocol)
     _check_replace_lost(protocol)
     world = World(num_clients, law, dropout, failure_rate, presence, seed)
     trips = first_step + (steps - 1) * buffer_size
     plain = not (dropout or failure_rate or presence or cancel_at_step or staleness_limit is not None)
-    if client_trips is None or (plain and flush_after is None):
-        return Events(world, protocol, trips).run(steps)
-    return events_within(world, protocol, client_trips)
+    one_size = flush_after is None and step_every is None and step_when == "buffer_full"
+    if client_trips is None or (plain and one_size):
+        schedule = Events(world, protocol, trips).run(steps)
+    else:
+        schedule = events_within(world, protocol, client_trips)
+    made = schedule.num_steps
+    larger = f"larger: in {'all ' * (made > 1)}{made:,} server step{'s' * (made > 1)} no trip arrived"
+    require(schedule.num_trips > 0, "step_every", step_every, larger)
+    return schedule
+
+
+def _check_steps(
+    step_when: str, step_every: float | None, num_clients: int, concurrency: int, buffer_size: int | None
+) -> None:
+    """Refuses two answers to when the server steps, and times that are none."""
+    choose("step_when", step_when, dict.fromkeys(STEP_WHEN))
+    if step_when != "buffer_full":
+        require(
+            concurrency == num_clients,
+            "concurrency",
+            concurrency,
+            f"the number of clients, {num_clients}, where step_when is {step_when!r}",
+            "Each step waits for all of them.",
+        )
+    if step_every is not None:
+        allowed = "a finite number above 0"
+        real_number("step_every", step_every, lambda value: 0 < value < math.inf, allowed)
+        allowed, remedy = (
+            "left out where step_every is given",
+            "The server steps when it is time, whatever has arrived.",
+        )
+        require(buffer_size is None, "buffer_size", buffer_size, allowed, remedy)
+        require(step_when == "buffer_full", "step_when", step_when, allowed, remedy)
+
+
+def _check_beside_steps(protocol: Protocol) -> None:
+    """Refuses what says by itself when the server steps, beside ``step_when`` and ``step_every``."""
+    beside = {
+        "initial_round": protocol.initial_round,
+        "flush_after": protocol.flush_after,
+        "too_stale": protocol.too_stale if protocol.too_stale == "wait" else None,
+    }
+    if protocol.step_when != "buffer_full":
+        beside["restart"] = protocol.restart if protocol.restart != "at_once" else None
+    given = "step_every" if protocol.step_every is not None else "step_when"
+    if protocol.step_every is not None or protocol.step_when != "buffer_full":
+        for name, value in beside.items():
+            require(not value, name, value, f"left out where {given} is given")
 
 
 def _check_staleness(protocol: Protocol) -> None:

@@ -11,7 +11,7 @@ import math
 import operator
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NoReturn
 
 import numpy as np
@@ -23,6 +23,7 @@ from jafl.schedule.counting import with_measured_concurrency
 from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
+from jafl.schedule.harmonic_mean import HarmonicMean
 from jafl.schedule.limits import make_limits
 from jafl.schedule.picker import Picker
 from jafl.schedule.protocol import Protocol, World
@@ -103,14 +104,22 @@ class Events:
         # The server.
         self.now, self.version, self.in_buffer = 0.0, 0, 0
         self.step_time, self.step_sizes = array("d"), array("i")
-        self.needed = clients if protocol.initial_round else protocol.buffer_size
+        self.needed: float = clients if protocol.initial_round else protocol.buffer_size
+        self.counts: HarmonicMean | None = None
+        if protocol.step_when == "harmonic_mean":
+            self.counts = HarmonicMean(clients, protocol.buffer_size)
+            self.needed = max(clients, protocol.buffer_size)  # no fewer trips ever are enough
         self.restart = "after_round" if protocol.initial_round else protocol.restart
         self.free_places = protocol.concurrency
-        self.flush_at = math.inf
+        self.step_every = protocol.step_every
+        self.flush_at = _or_never(self.step_every)
+        if self.step_every:
+            self.needed = math.inf
         self.stepped = False  # at this instant
         self.ended: list[int] = []  # clients whose trip has ended at this instant
         self.ended_since_step = 0
-        self.patience = 10_000 + 100 * (clients + protocol.buffer_size)
+        # With a slow client among fast ones a harmonic mean waits for many trips.
+        self.patience = (1_000_000 if self.counts else 10_000) + 100 * (clients + protocol.buffer_size)
         self.last_version = self.most_trips = math.inf  # set by ``run``
 
     def run(self, steps: float, client_trips: float = math.inf) -> EventSchedule:
@@ -130,7 +139,7 @@ class Events:
         if self.plain:
             return [*phases, self._replace_one_by_one, self._fill_buffer]
         phases.insert(1, self._check_progress)
-        if self.world.dropout or self.protocol.flush_after or self.server_waits:
+        if self.world.dropout or self.flush_after < math.inf or self.step_every or self.server_waits:
             phases.insert(1, self._leave_and_flush)
         return phases
 
@@ -138,6 +147,7 @@ class Events:
         """Goes to the next instant at which something happens; False if there is none and enough trips were made."""
         moment = self.in_flight[0][0] if self.in_flight else math.inf
         if not self.plain:
+            self._check_hope()
             wakes = self._next_waking() if self.free_places else math.inf
             noticed = self.unnoticed[0][0] if self.unnoticed else math.inf
             moment = min(moment, self.leave_at, self.flush_at, wakes, noticed, self.next_start)
@@ -154,6 +164,7 @@ class Events:
         """Ends the trips of this instant, in client order; the server steps whenever it can."""
         now, in_flight, plain, pop = self.now, self.in_flight, self.plain, heapq.heappop
         add_arrived, released, limits = self.arrived.recent.append, self._released(), self.limits
+        counts = self.counts
         while in_flight and in_flight[0][0] == now and self.version < self.last_version:
             trip = pop(in_flight)
             if plain or self._brings_update(trip):
@@ -161,6 +172,8 @@ class Events:
                 released.append(trip[1])
                 if limits:
                     limits.take(trip[1], self.version)
+                if counts:
+                    counts.take(trip[1])
                 self.in_buffer += 1
             if self.in_buffer >= self.needed and not self._step_is_blocked():
                 self._step()
@@ -182,9 +195,13 @@ class Events:
                 ended = self.leavers.intersection(self.ended)
                 self._leave({client for client in ended if self.trips_made[client] >= self.leave_after_trips})
             full = self.in_buffer >= self.needed and not self._step_is_blocked()
-            if version < self.last_version and (full or (self.in_buffer and self.now >= self.flush_at)):
+            if version < self.last_version and (full or self._is_overdue()):
                 self._step()
         self.ended.clear()
+
+    def _is_overdue(self) -> bool:
+        """Whether a buffer has waited long enough, or it is time for a step, with or without trips."""
+        return self.now >= self.flush_at and bool(self.in_buffer or self.step_every)
 
     def _check_progress(self) -> None:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
@@ -240,7 +257,7 @@ class Events:
         in_flight, swap, new_trip = self.in_flight, self.picker.swap, self._new_trip
         add_arrived = self.arrived.recent.append
         add_time, add_size = self.step_time.append, self.step_sizes.append
-        version, in_buffer, needed = self.version, self.in_buffer, self.needed
+        version, in_buffer, needed = self.version, self.in_buffer, int(self.needed)
         for _ in range(min(TripColumns.BLOCK, self._trips_to_come())):
             trip = in_flight[0]
             now = trip[0]
@@ -281,14 +298,14 @@ class Events:
             heapq.heapreplace(in_flight, self._new_trip(draw_one(), now, self.version))
 
     def _trips_to_come(self) -> int:
-        return int(self.last_version - self.version) * self.needed - self.in_buffer
+        return int(self.last_version - self.version) * int(self.needed) - self.in_buffer
 
     def _fill_buffer(self) -> None:
         """Ends trips while no client may start, up to the last one before the server steps."""
         if self.restart != "after_step" or self.version == self.last_version:
             return
         in_flight, add_arrived, pop = self.in_flight, self.arrived.recent.append, heapq.heappop
-        for _ in range(min(self.needed - self.in_buffer - 1, len(in_flight))):
+        for _ in range(min(int(self.needed) - self.in_buffer - 1, len(in_flight))):
             trip = pop(in_flight)
             add_arrived(trip)
             self.held.append(trip[1])
@@ -340,7 +357,7 @@ class Events:
         if loss or too_stale:
             self._discard(trip, self.version, loss or TOO_STALE)
             return False
-        if not self.in_buffer and not self._in_initial_round():
+        if not (self.in_buffer or self.step_every or self._in_initial_round()):
             self.flush_at = self.now + self.flush_after
         return True
 
@@ -349,6 +366,10 @@ class Events:
         self.step_sizes.append(self.in_buffer)
         self.version += 1
         self.in_buffer, self.flush_at, self.ended_since_step, self.stepped = 0, math.inf, 0, True
+        if self.step_every:
+            self.flush_at = (self.version + 1) * self.step_every
+        if self.counts:
+            self.counts.clear()
         self.thrown_away.clear()
         self.arrived.store_block()
         if self.limits:
@@ -365,7 +386,12 @@ class Events:
             self._release_held()
 
     def _step_is_blocked(self) -> bool:
-        """Whether the server must wait, as a step now would make a trip under way too stale."""
+        """Whether the server must wait with a full buffer.
+
+        Either a step now would make a trip under way too stale, or clients have too few trips in the buffer.
+        """
+        if self.counts:
+            return not self.counts.is_reached()
         return self.server_waits and self.version + 1 - self._oldest_under_way() > self.staleness_limit
 
     def _oldest_under_way(self) -> float:
@@ -465,10 +491,30 @@ class Events:
         world, protocol = self.world, self.protocol
         clients = (world.dropout, world.failure_rate or None, world.availability)
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
-        return any(each is not None for each in (*clients, *server))
+        steps = (protocol.step_every, self.counts)
+        return any(each is not None for each in (*clients, *server, *steps))
 
-    def _starve(self, *, busy: bool = False) -> NoReturn:
-        """Refuses a schedule that cannot reach its last step; ``busy``: although trips go on ending."""
+    def _check_hope(self) -> None:
+        """Refuses a run whose steps wait for a client that never comes, or would be empty from now on."""
+        if self.counts and (self.gone or self.asleep or self.limits):
+            lost = self.gone.union(client for wakes, client in self.asleep if wakes == math.inf)
+            if self.limits:
+                most = self.limits.most_trips
+                lost.update(client for client, taken in enumerate(self.limits.taken) if taken >= most)
+            unheard = sorted(client for client in lost if not self.counts.counts[client])
+            if unheard:
+                self._starve(unheard=unheard)
+        # Where the server has just stepped, who could start has done so.
+        if self.step_every and self.stepped and not (self.in_flight or self.in_buffer or self.unnoticed):
+            rest = self.limits is not None and self.limits.resting > 0
+            if not rest and self._next_waking() == math.inf:
+                self._starve()
+
+    def _starve(self, *, busy: bool = False, unheard: Sequence[int] = ()) -> NoReturn:
+        """Refuses a schedule that cannot reach its last step.
+
+        busy: although trips go on ending; unheard: the clients for whose trips the next step waits in vain.
+        """
         raise Standstill(
             time=self.now,
             steps=self.version,
@@ -485,6 +531,7 @@ class Events:
             needed=self.needed,
             ended=self.ended_since_step,
             thrown_away=self.thrown_away,
+            unheard=unheard,
         ).refusal(busy=busy)
 
     def _draw_failures(self, client: np.ndarray, trip: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from jafl.schedule.dropout import Dropout
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 TOO_STALE = ("drop", "cancel", "wait")
+STEP_WHEN = ("buffer_full", "harmonic_mean")
 REPLACE_LOST = ("at_once", "after_time_out", "after_step")
 
 
@@ -40,4 +41,6 @@ class Protocol:
     trip_time_out: float | None = None
     most_trips: int | None = None
     smallest_gap: int = 0
+    step_when: str = "buffer_full"
+    step_every: float | None = None
     start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places

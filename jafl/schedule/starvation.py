@@ -1,7 +1,7 @@
 """Why a schedule cannot reach its last step, from what has happened in it and not from what was asked for."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jafl.base.errors import SettingError
 from jafl.schedule.limits import Limits
@@ -42,13 +42,16 @@ class Standstill:
     resting: int  # clients that smallest_gap keeps from starting before further steps
     free_places: int  # places that nobody can take
     in_buffer: int  # trips
-    needed: int  # trips that the next step takes
+    needed: float  # trips that the next step takes
     ended: int  # trips since the last step
     thrown_away: Mapping[str, int]  # {reason: trips since the last step}
+    unheard: Sequence[int] = ()  # clients that the next step waits for, and that never come
 
     def refusal(self, *, busy: bool) -> SettingError:
         """The error that says so; ``busy``: trips go on ending, but lead to no step."""
-        if busy:
+        if self.unheard:
+            reason, remedies = self._unheard()
+        elif busy:
             reason, remedies = self._without_effect()
         elif self.protocol.start_times is None and not self.free_places:
             reason, remedies = self._no_place()
@@ -63,9 +66,19 @@ class Standstill:
             f"{remedy[:1].upper()}{remedy[1:]}."
         )
 
-    def _nobody(self) -> tuple[str, list[str]]:
-        """(reason, what can be done) where places are free, or starts are due, and no client can start."""
-        in_first = self.protocol.initial_round and not self.steps
+    def _unheard(self) -> tuple[str, list[str]]:
+        """(reason, what can be done) where a step needs a trip of each client, and some bring none any more."""
+        who = f"client {self.unheard[0]}" if len(self.unheard) == 1 else f"{len(self.unheard)} clients"
+        if len(self.unheard) > 1:
+            who += f", client {self.unheard[0]} among them"
+        parts, remedies = self._who_is_missing()
+        reason = (
+            f"step_when='harmonic_mean' needs a trip of every client, and waits for {who}: {_list(parts)}"
+        )
+        return reason, [*remedies, "take step_when='buffer_full'"]
+
+    def _who_is_missing(self) -> tuple[list[str], list[str]]:
+        """(how many clients will never start again and why, what can be done)."""
         parts, remedies = [], []
         if self.gone:
             parts.append(f"{self.gone} have left (dropout)")
@@ -76,6 +89,12 @@ class Standstill:
         if self.done:
             parts.append(made_all_trips(self.done, self.protocol.most_trips))
             remedies += ["raise most_trips", "raise num_clients"]
+        return parts, remedies
+
+    def _nobody(self) -> tuple[str, list[str]]:
+        """(reason, what can be done) where places are free, or starts are due, and no client can start."""
+        in_first = self.protocol.initial_round and not self.steps
+        parts, remedies = self._who_is_missing()
         if self.resting:
             parts.append(still_rest(self.resting, self.protocol.smallest_gap))
             remedies += ["lower smallest_gap", "raise num_clients"]

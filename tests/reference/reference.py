@@ -33,6 +33,7 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -650,6 +651,8 @@ def simulate(
     exclude_busy: bool = True,
     most_trips: int | None = None,
     smallest_gap: int = 0,
+    step_when: str = "buffer_full",
+    step_every: float | None = None,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
@@ -764,6 +767,11 @@ def simulate(
       smallest_gap: a client is not eligible while the number of the next server step (from 0) is less than
         `smallest_gap` above that of the step that applied its last trip. If that trip still lies in the buffer, it
         is the next step that applies it.
+      step_when: "buffer_full", or "harmonic_mean" (Malenia SGD, Tyurin and Richtarik 2023): the buffer is full when
+        (mean over all clients of 1 / B_i)^-1 >= buffer_size / num_clients, where B_i is the number of trips of
+        client i in it. No step if a client that it waits for is gone.
+      step_every: the buffer is never full; in phase 3 of each instant at which it is time, at step_every and its
+        multiples, the server steps with whatever is in it, with nothing too.
     """
     if buffer_size < 1 or stop_after_steps < 1:
         raise ValueError("need buffer_size >= 1 and stop_after_steps >= 1")
@@ -900,10 +908,22 @@ def simulate(
         waits = too_stale == "wait" and any(
             simulation.version + 1 - trip.download_version > staleness_limit for trip in under_way
         )
-        if len(buffer) >= (first_buffer_size if before_step_0() else buffer_size) and not waits:
+        if is_full() and not waits:
             server_step(now)
 
+    def is_full():
+        if step_every is not None:
+            return False
+        if step_when == "harmonic_mean":
+            counts = [sum(trip.client == client for trip in buffer) for client in clients]
+            return all(counts) and 1 / sum(Fraction(1, b) for b in counts) >= Fraction(
+                buffer_size, num_clients**2
+            )
+        return len(buffer) >= (first_buffer_size if before_step_0() else buffer_size)
+
     def flush_time():
+        if step_every is not None:
+            return (simulation.version + 1) * step_every
         if flush_after is None or not buffer or before_step_0():
             return math.inf
         return buffer[0].arrival_time + flush_after

@@ -249,6 +249,25 @@ def option_cases(*options: str) -> st.SearchStrategy[Case]:
 
 
 @st.composite
+def harmonic_cases(draw, options=()) -> Case:
+    """Steps that wait for the harmonic mean of up to 6 clients' numbers of trips, with and without ``options``."""
+    case = draw(asynchronous_cases().filter(lambda case: case.arguments["num_clients"] <= 6))
+    everybody = {"concurrency": case.arguments["num_clients"], "step_when": "harmonic_mean"}
+    steps = min(case.arguments["server_steps"], 8)
+    case = Case(asynchronous, {**case.arguments, **everybody, "server_steps": steps})
+    return draw(with_options(st.just(case), options)) if options else case
+
+
+@st.composite
+def timed_cases(draw, options=()) -> Case:
+    """Steps by the clock, at multiples that tie with arrivals and at others, with and without ``options``."""
+    case = draw(with_options(asynchronous_cases(), options) if options else asynchronous_cases())
+    arguments = {name: value for name, value in case.arguments.items() if name != "buffer_size"}
+    every = draw(st.sampled_from([0.5, 1.0, 0.3, 4.0]))
+    return Case(asynchronous, {**arguments, "step_every": every, "server_steps": draw(st.integers(1, 25))})
+
+
+@st.composite
 def open_cases(draw) -> Case:
     """Starts at a rate, by idle clients, with or without what can happen to clients."""
     num_clients = draw(st.integers(1, 12))
