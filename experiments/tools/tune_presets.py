@@ -94,6 +94,7 @@ RATES = {
     "asyncfeded": (MORE_CLIENTS, OF_A_MEAN),
     "port": (MORE_CLIENTS, OF_A_MEAN),
     "mifa": (MORE_CLIENTS, OF_A_MEAN),
+    "fedfix": (MORE_CLIENTS, OF_A_MEAN),
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),
     "fedfa": (MORE_CLIENTS, (1.0,)),
@@ -104,6 +105,11 @@ GRADIENT_RATES = {
     "asgd": OF_EACH_GRADIENT,
     "delay_adaptive_asgd": OF_EACH_GRADIENT,
     "rescaled_asgd": OF_EACH_GRADIENT,
+    "ringmaster": OF_EACH_GRADIENT,
+    "ringmaster_with_stops": OF_EACH_GRADIENT,
+    "rennala": OF_MEAN_GRADIENTS,
+    "rennala_without_stops": OF_MEAN_GRADIENTS,
+    "malenia": OF_MEAN_GRADIENTS,
     "dude_asgd": OF_EACH_GRADIENT,
     "ace": OF_EACH_GRADIENT,
     "aced": (0.003, 0.01, 0.03),  # it takes the longest of all; ace's rates lead to its own

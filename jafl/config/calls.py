@@ -142,6 +142,7 @@ def _protocols() -> Grammar:
             ("start_rate", "concurrency"),
             ("participation", "cohort_size"),
             ("reports", "buffer_size"),
+            ("step_every", "buffer_size"),
         ),
         other_names={("synchronous", "concurrency"): "cohort_size"},
     )

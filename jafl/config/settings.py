@@ -55,7 +55,8 @@ class Settings:
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
         "exponential_weighting, ca2fl, fadas, area, fedfa, asyncfeded, cgad, port, asgd, delay_adaptive_asgd, "
-        "rescaled_asgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
+        "rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, malenia, fedfix, "
+        "dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
         "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
@@ -76,7 +77,13 @@ class Settings:
         "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps); run.py "
         "help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
         "whose preset also fills in restart where it is left out.",
-        Declaration("protocol", preset=("protocol", "restart", "concurrency", "buffer_size", "cohort_size")),
+        Declaration(
+            "protocol",
+            preset=(
+                *("protocol", "restart", "concurrency", "buffer_size", "cohort_size", "staleness_limit"),
+                *("too_stale", "cancel_at_step", "step_when", "step_every"),
+            ),
+        ),
     )
     precision: str = _setting(
         "float32",

@@ -241,6 +241,7 @@ def _secure_on_schedule(rule: Rule, num_examples: np.ndarray, **numbers: Any) ->
         columns,
         requirements=_requirements(rule),
         rounding=Rounding(rule, unrounded, 1 / own.scale, own.clip_norm),
+        check_schedule=rule.check_schedule,
     )
 
 

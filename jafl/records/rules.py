@@ -134,6 +134,7 @@ class _RuleFields(NamedTuple):
     for_schedule: Callable[[EventSchedule, np.ndarray], Any] | None
     rounding: Rounding | None
     check_model: Callable[[Params], None] | None
+    check_schedule: Callable[[EventSchedule], None] | None
 
 
 class Rule(_RuleFields):
@@ -169,6 +170,8 @@ class Rule(_RuleFields):
       rounding: a ``Rounding`` for a rule that is linear but for its rounding; None, the default, for others.
       check_model: (params) -> None, or None: raises SettingError for a model [*P], or its shapes, that the rule
         cannot train. Called on the host, before anything is compiled.
+      check_schedule: (schedule) -> None, or None: raises SettingError for a schedule of another protocol than the
+        rule is defined for, and says which call makes one. Called on the host. (``columns`` takes any schedule.)
 
     Args:
       **fields: fields of the last two records, one by one.
@@ -194,6 +197,7 @@ class Rule(_RuleFields):
         for_schedule: Callable[[EventSchedule, np.ndarray], Any] | None = None,
         rounding: Rounding | None = None,
         check_model: Callable[[Params], None] | None = None,
+        check_schedule: Callable[[EventSchedule], None] | None = None,
         **fields: Any,
     ):
         functions = {"init": init, "begin": begin, "fold": fold, "finish": finish, "columns": columns}
@@ -217,6 +221,7 @@ class Rule(_RuleFields):
             for_schedule,
             rounding,
             check_model,
+            check_schedule,
         )
 
     def _replace(self, **changes: Any) -> "Rule":

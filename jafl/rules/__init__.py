@@ -72,9 +72,11 @@ from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
 from jafl.rules.fedfa import fedfa as fedfa
+from jafl.rules.fedfix import fedfix as fedfix
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
 from jafl.rules.gsgm import gsgm as gsgm
+from jafl.rules.malenia import malenia as malenia
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd

@@ -19,7 +19,8 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
-from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, STEP_WHEN, TOO_STALE, Protocol, World
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, Protocol, World
+from jafl.schedule.step_predicates import STEP_WHEN
 
 
 @described
@@ -71,6 +72,10 @@ def asynchronous(
         every client at least, and where S <= N the step follows as soon as that is so (Malenia SGD, Tyurin and
         Richtarik, NeurIPS 2023). Needs M = N. Trips under way go on, and count for a later step, unless
         ``cancel_at_step`` stops them or ``staleness_limit=0`` throws them away: the paper does without them.
+        "each_client_once_a_round": rounds of N steps, one by each client (Ringleader ASGD, Maranjyan and Richtarik,
+        ICLR 2026). A round waits for a trip of every client; who brings the last of these makes its first step, and
+        the others make theirs when they arrive next. A step applies all that has arrived since the last one. Needs
+        M = N, and is without ``buffer_size``.
       step_every: the server steps whenever so much simulated time has passed, and applies what has arrived since its
         last step, at that very instant included; perhaps nothing. In the place of ``buffer_size``. With
         restart="after_step" clients wait for these steps (FedFix, Fraboni et al., JMLR 2023). A rule must be able to
@@ -193,8 +198,11 @@ def _check_steps(
             "concurrency",
             concurrency,
             f"the number of clients, {num_clients}, where step_when is {step_when!r}",
-            "Each step waits for all of them.",
+            "It waits for all of them.",
         )
+    if step_when == "each_client_once_a_round":
+        allowed = f"left out where step_when is {step_when!r}"
+        require(buffer_size is None, "buffer_size", buffer_size, allowed)
     if step_every is not None:
         allowed = "a finite number above 0"
         real_number("step_every", step_every, lambda value: 0 < value < math.inf, allowed)
@@ -208,17 +216,22 @@ def _check_steps(
 
 def _check_beside_steps(protocol: Protocol) -> None:
     """Refuses what says by itself when the server steps, beside ``step_when`` and ``step_every``."""
-    beside = {
-        "initial_round": protocol.initial_round,
+    beside: dict[str, object] = {
+        "initial_round": protocol.initial_round or None,
         "flush_after": protocol.flush_after,
         "too_stale": protocol.too_stale if protocol.too_stale == "wait" else None,
     }
     if protocol.step_when != "buffer_full":
         beside["restart"] = protocol.restart if protocol.restart != "at_once" else None
+    if protocol.step_when == "each_client_once_a_round":  # whose trips must come through
+        beside |= {
+            "cancel_at_step": protocol.cancel_at_step or None,
+            "staleness_limit": protocol.staleness_limit,
+        }
     given = "step_every" if protocol.step_every is not None else "step_when"
     if protocol.step_every is not None or protocol.step_when != "buffer_full":
         for name, value in beside.items():
-            require(not value, name, value, f"left out where {given} is given")
+            require(value is None, name, value, f"left out where {given} is given")
 
 
 def _check_staleness(protocol: Protocol) -> None:

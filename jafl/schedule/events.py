@@ -23,7 +23,6 @@ from jafl.schedule.counting import with_measured_concurrency
 from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
-from jafl.schedule.harmonic_mean import HarmonicMean
 from jafl.schedule.limits import make_limits
 from jafl.schedule.picker import Picker
 from jafl.schedule.protocol import Protocol, World
@@ -37,6 +36,7 @@ from jafl.schedule.starvation import (
     WENT_AWAY,
     Standstill,
 )
+from jafl.schedule.step_predicates import HarmonicMean, RoundsOfSingleSteps
 
 RELEASED_BY_STEP = ("not_twice_in_a_buffer", "after_step")
 CLIENT = operator.itemgetter(1)  # of a trip
@@ -105,10 +105,13 @@ class Events:
         self.now, self.version, self.in_buffer = 0.0, 0, 0
         self.step_time, self.step_sizes = array("d"), array("i")
         self.needed: float = clients if protocol.initial_round else protocol.buffer_size
-        self.counts: HarmonicMean | None = None
+        self.predicate: HarmonicMean | RoundsOfSingleSteps | None = None
         if protocol.step_when == "harmonic_mean":
-            self.counts = HarmonicMean(clients, protocol.buffer_size)
-            self.needed = max(clients, protocol.buffer_size)  # no fewer trips ever are enough
+            self.predicate = HarmonicMean(clients, protocol.buffer_size)
+        elif protocol.step_when == "each_client_once_a_round":
+            self.predicate = RoundsOfSingleSteps(clients)
+        if self.predicate:
+            self.needed = self.predicate.fewest
         self.restart = "after_round" if protocol.initial_round else protocol.restart
         self.free_places = protocol.concurrency
         self.step_every = protocol.step_every
@@ -118,8 +121,8 @@ class Events:
         self.stepped = False  # at this instant
         self.ended: list[int] = []  # clients whose trip has ended at this instant
         self.ended_since_step = 0
-        # With a slow client among fast ones a harmonic mean waits for many trips.
-        self.patience = (1_000_000 if self.counts else 10_000) + 100 * (clients + protocol.buffer_size)
+        # A step that needs every client waits for many trips of fast ones.
+        self.patience = (1_000_000 if self.predicate else 10_000) + 100 * (clients + protocol.buffer_size)
         self.last_version = self.most_trips = math.inf  # set by ``run``
 
     def run(self, steps: float, client_trips: float = math.inf) -> EventSchedule:
@@ -164,7 +167,7 @@ class Events:
         """Ends the trips of this instant, in client order; the server steps whenever it can."""
         now, in_flight, plain, pop = self.now, self.in_flight, self.plain, heapq.heappop
         add_arrived, released, limits = self.arrived.recent.append, self._released(), self.limits
-        counts = self.counts
+        predicate = self.predicate
         while in_flight and in_flight[0][0] == now and self.version < self.last_version:
             trip = pop(in_flight)
             if plain or self._brings_update(trip):
@@ -172,8 +175,8 @@ class Events:
                 released.append(trip[1])
                 if limits:
                     limits.take(trip[1], self.version)
-                if counts:
-                    counts.take(trip[1])
+                if predicate:
+                    predicate.take(trip[1])
                 self.in_buffer += 1
             if self.in_buffer >= self.needed and not self._step_is_blocked():
                 self._step()
@@ -368,8 +371,8 @@ class Events:
         self.in_buffer, self.flush_at, self.ended_since_step, self.stepped = 0, math.inf, 0, True
         if self.step_every:
             self.flush_at = (self.version + 1) * self.step_every
-        if self.counts:
-            self.counts.clear()
+        if self.predicate:
+            self.predicate.step()
         self.thrown_away.clear()
         self.arrived.store_block()
         if self.limits:
@@ -388,10 +391,10 @@ class Events:
     def _step_is_blocked(self) -> bool:
         """Whether the server must wait with a full buffer.
 
-        Either a step now would make a trip under way too stale, or clients have too few trips in the buffer.
+        Either a step now would make a trip under way too stale, or ``step_when`` asks for more than a full one.
         """
-        if self.counts:
-            return not self.counts.is_reached()
+        if self.predicate:
+            return not self.predicate.is_reached()
         return self.server_waits and self.version + 1 - self._oldest_under_way() > self.staleness_limit
 
     def _oldest_under_way(self) -> float:
@@ -491,17 +494,17 @@ class Events:
         world, protocol = self.world, self.protocol
         clients = (world.dropout, world.failure_rate or None, world.availability)
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
-        steps = (protocol.step_every, self.counts)
+        steps = (protocol.step_every, self.predicate)
         return any(each is not None for each in (*clients, *server, *steps))
 
     def _check_hope(self) -> None:
         """Refuses a run whose steps wait for a client that never comes, or would be empty from now on."""
-        if self.counts and (self.gone or self.asleep or self.limits):
+        if self.predicate and (self.gone or self.asleep or self.limits):
             lost = self.gone.union(client for wakes, client in self.asleep if wakes == math.inf)
             if self.limits:
                 most = self.limits.most_trips
                 lost.update(client for client, taken in enumerate(self.limits.taken) if taken >= most)
-            unheard = sorted(client for client in lost if not self.counts.counts[client])
+            unheard = self.predicate.waits_for(lost)
             if unheard:
                 self._starve(unheard=unheard)
         # Where the server has just stepped, who could start has done so.

@@ -9,7 +9,6 @@ from jafl.schedule.dropout import Dropout
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 TOO_STALE = ("drop", "cancel", "wait")
-STEP_WHEN = ("buffer_full", "harmonic_mean")
 REPLACE_LOST = ("at_once", "after_time_out", "after_step")
 
 

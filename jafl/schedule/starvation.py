@@ -72,9 +72,8 @@ class Standstill:
         if len(self.unheard) > 1:
             who += f", client {self.unheard[0]} among them"
         parts, remedies = self._who_is_missing()
-        reason = (
-            f"step_when='harmonic_mean' needs a trip of every client, and waits for {who}: {_list(parts)}"
-        )
+        needs = f"step_when={self.protocol.step_when!r} needs a trip of every client, and waits for"
+        reason = f"{needs} {who}: {_list(parts)}"
         return reason, [*remedies, "take step_when='buffer_full'"]
 
     def _who_is_missing(self) -> tuple[list[str], list[str]]:

@@ -475,6 +475,8 @@ OTHER_ARGUMENTS = {
         "asynchronous(12, 4, restart='after_step', failure_rate=0.3, client_trips=60, "
         "replace_lost='after_time_out', trip_time_out=1)": {"trip_time_out": 0.3},
         "asynchronous(staleness_limit=1)": {"too_stale": "wait"},
+        "asynchronous(concurrency=15, buffer_size=10, client_trips=600)": {"step_when": "harmonic_mean"},
+        "asynchronous(concurrency=10, client_trips=60)": {"step_every": 0.3},
         "synchronous(cohort_size=6, client_trips=60)": {
             **{
                 "cohort_size": 3,
@@ -524,7 +526,10 @@ OTHER_ARGUMENTS = {
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
         "fadas": {"delay_form": "release", "threshold": 3},
         "rescaled_asgd": {"durations": "frequency"},
-        "area": {},
+        **{name: {} for name in ("area", "malenia", "fedfix", "ringmaster", "ringmaster_with_stops")},
+        **{
+            name: {"weigh_by_examples": True, "divide_by": 7} for name in ("rennala", "rennala_without_stops")
+        },
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
         "fedfa": {"window": 3, "form": "updates"},
         "asyncfeded": {"epsilon": 2},
@@ -651,6 +656,8 @@ def test_every_argument_of_a_call_changes_the_run(row, tmp_path, monkeypatch):
     others = {"dataset": "synthetic", "split.client_test_fraction": 0.3} if call == "natural" else {}
     if call == "zeno_plus_plus":
         others["split.server_examples"] = 40
+    if call == "malenia":
+        others["client_trips"] = 600  # one step takes more than a hundred
     left_out = {"protocol": ("concurrency", "client_trips"), "algorithm": ("concurrency",)}.get(setting, ())
     small = {name: value for name, value in SMALL.items() if name not in left_out}
     base = Settings.from_mapping({**small, "dataset": "digits", **others, setting: call})

@@ -769,7 +769,8 @@ def simulate(
         is the next step that applies it.
       step_when: "buffer_full", or "harmonic_mean" (Malenia SGD, Tyurin and Richtarik 2023): the buffer is full when
         (mean over all clients of 1 / B_i)^-1 >= buffer_size / num_clients, where B_i is the number of trips of
-        client i in it. No step if a client that it waits for is gone.
+        client i in it. No step if a client that it waits for is gone. "each_client_once_a_round" (Ringleader ASGD,
+        Maranjyan and Richtarik 2026): as `round_allows_a_step` says.
       step_every: the buffer is never full; in phase 3 of each instant at which it is time, at step_every and its
         multiples, the server steps with whatever is in it, with nothing too.
     """
@@ -911,7 +912,23 @@ def simulate(
         if is_full() and not waits:
             server_step(now)
 
+    def round_allows_a_step():
+        """Every client has a gradient in the round's table, and the last to arrive has made no step in this round."""
+        table, following, stepped = set(), set(), set()
+        arrived = [*simulation.applied, *buffer]
+        for trip, after in zip(arrived, [*arrived[1:], None], strict=True):
+            (following if trip.client in stepped else table).add(trip.client)
+            if trip.step is not None and (
+                after is None or after.step != trip.step
+            ):  # the step is this client's
+                stepped.add(trip.client)
+                if len(stepped) == num_clients:
+                    table, following, stepped = following, set(), set()
+        return bool(buffer) and len(table) == num_clients and buffer[-1].client not in stepped
+
     def is_full():
+        if step_when == "each_client_once_a_round":
+            return round_allows_a_step()
         if step_every is not None:
             return False
         if step_when == "harmonic_mean":

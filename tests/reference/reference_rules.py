@@ -35,6 +35,10 @@ Sources:
   System Heterogeneity", 2026.
 - HeLoCo: Al Asif et al., "HeLoCo: Efficient Asynchronous Low-Communication Training under Data and Device
   Heterogeneity", 2026.
+- Malenia SGD: Tyurin and Richtarik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
+  Fixed Computation Model", 2023.
+- FedFix: Fraboni et al., "A General Theory for Federated Optimization with Asynchronous and Heterogeneous Clients
+  Updates", 2023.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
@@ -300,6 +304,56 @@ class DelayAdaptiveASGD(ReportingRule):
         if self.form == "drop" and factor == 0.0:
             return None
         return scale(factor, gradient_of(trip, self.client_learning_rate))
+
+
+class Malenia(ReportingRule):
+    """Malenia SGD: the direction (1/N) sum_i (1/B_i) sum_j g_ij; client i has brought B_i gradients in this step.
+
+    Reports: factors, 1 / (N B_i) of each trip.
+    """
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        by_client: dict[int, list] = {}
+        for trip in trips:
+            by_client.setdefault(trip.client, []).append(gradient_of(trip, self.client_learning_rate))
+        if len(by_client) != self.num_clients:
+            raise ValueError("Malenia waits for every client")
+        means = [weighted_sum([1.0 / len(each)] * len(each), each) for each in by_client.values()]
+        self.reports.append(
+            {"factors": [1 / self.num_clients / len(by_client[trip.client]) for trip in trips]}
+        )
+        return weighted_sum([1.0 / self.num_clients] * len(means), means)
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.num_clients = num_clients
+
+
+class FedFix(ReportingRule):
+    """FedFix: w <- w + sum_i d_i D_i with d_i = ceil(tau_i / dt) / N, tau_i the duration of the trip.
+
+    every: dt.
+
+    Reports: factors, d_i of each trip.
+    """
+
+    def __init__(self, every: float):
+        self.every = every
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.num_clients = num_clients
+
+    def pseudo_gradient(self, params, trips):
+        taken = [trip.arrival_time - trip.download_time for trip in trips]
+        weights = [math.ceil(each / self.every) / self.num_clients for each in taken]
+        self.reports.append({"factors": weights})
+        if not trips:
+            return zeros_like(params)
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
 
 class RescaledASGD(ReportingRule):

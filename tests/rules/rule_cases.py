@@ -115,6 +115,7 @@ def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
     )
 
 
+BY_MEAN = {"step_when": "harmonic_mean"}
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -167,6 +168,26 @@ RULES = {
     ),
     "rescaled asgd, frequency": on_gradients(
         rules.rescaled_asgd("frequency"), lambda: papers.RescaledASGD(1.0, "frequency"), 0.1, buffer_size=1
+    ),
+    "ringmaster": on_gradients(
+        rules.asgd(), lambda: papers.VanillaASGD(1.0), buffer_size=1, protocol={"staleness_limit": 4}
+    ),
+    "ringmaster, stops": on_gradients(
+        rules.asgd(),
+        lambda: papers.VanillaASGD(1.0),
+        buffer_size=1,
+        protocol={"staleness_limit": 4, "too_stale": "cancel"},
+    ),
+    "rennala": on_gradients(rules.fedavg(), ref.FedAvg, protocol={"cancel_at_step": True}),
+    "malenia": on_gradients(rules.malenia(), lambda: papers.Malenia(1.0), buffer_size=12, protocol=BY_MEAN),
+    "malenia, stops": on_gradients(
+        rules.malenia(),
+        lambda: papers.Malenia(1.0),
+        buffer_size=12,
+        protocol={**BY_MEAN, "cancel_at_step": True},
+    ),
+    "fedfix": Case(
+        "", rules.fedfix(), lambda: papers.FedFix(0.75), restart="after_step", protocol={"step_every": 0.75}
     ),
     "fadas": fadas("paper"),
     "fadas, release": fadas("release", "release"),

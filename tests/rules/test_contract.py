@@ -1,6 +1,7 @@
 """What every rule must keep, one row per public rule; the table is checked against the package's rules."""
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ class Row(NamedTuple):
     rule: Specification
     other_numbers: Specification | None
     buffer_size: int
-    restart: str = "at_once"
+    restart: str | Mapping[str, Any] = "at_once"  # or more arguments of the schedule
 
 
 def own_gradient(params: Any) -> Any:
@@ -30,6 +31,8 @@ def own_gradient(params: Any) -> Any:
     return jax.tree.map(lambda p: jnp.zeros_like(p).at[..., ::2].set(-0.3), params)
 
 
+# Of nearly the same durations, so that other ones make schedules of nearly the same size.
+BY_MEAN = {"step_when": "harmonic_mean", "delay": jafl.delays.uniform(0.9, 1.2)}
 ROWS = {
     "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
@@ -51,6 +54,8 @@ ROWS = {
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
+    "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
+    "malenia": Row(rules.malenia(), None, 4, {**BY_MEAN, "concurrency": 8}),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),
@@ -236,24 +241,24 @@ def test_huge_staleness_stays_finite(row: Row):
 
 
 def small_schedule(
-    rule: jafl.Rule, buffer_size: int, restart: str = "at_once", seed: int = 0
+    rule: jafl.Rule, buffer_size: int, restart: str | Mapping[str, Any] = "at_once", seed: int = 0
 ) -> jafl.EventSchedule:
-    return jafl.asynchronous(
-        num_clients=8,
-        concurrency=8 if rule.initial_round else 6,
-        buffer_size=buffer_size,
-        delay=jafl.delays.exponential(1.0),
-        server_steps=24,
-        initial_round=rule.initial_round,
-        restart=restart,
-        seed=seed,
-    )
+    arguments = {
+        "num_clients": 8,
+        "concurrency": 8 if rule.initial_round else 6,
+        "buffer_size": buffer_size,
+        "delay": jafl.delays.exponential(1.0),
+        "server_steps": 24,
+        "initial_round": rule.initial_round,
+        "seed": seed,
+    }
+    return jafl.asynchronous(**arguments | ({"restart": restart} if isinstance(restart, str) else restart))
 
 
 def small_run(
     rule: Any,
     buffer_size: int,
-    restart: str = "at_once",
+    restart: str | Mapping[str, Any] = "at_once",
     *,
     learning_rate: float = 0.1,
     seed: int = 0,

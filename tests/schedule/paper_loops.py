@@ -110,3 +110,34 @@ def fedfix(num_clients: int, duration, every: float, steps: int) -> Steps:
             clients.start(client, now, len(made))
         done = []
     return made
+
+
+def ringleader(num_clients: int, duration, steps: int) -> Steps:
+    """Maranjyan and Richtarik 2026: rounds of one step by each client.
+
+    In phase 1 the server gathers until the table has all clients; in phase 2 each client makes one step. The trips of
+    a step are all that have come since the one before.
+    """
+    clients, made, since = Clients(num_clients, duration), [], []
+    current, following, may_step, phase = set(), set(), set(range(num_clients)), 1
+    while True:
+        now, arrived = clients.arrivals()
+        for client in arrived:
+            since.append(clients.bring(client))
+            if phase == 1:
+                current.add(client)
+                if len(current) < num_clients:
+                    continue
+                phase = 2
+            elif client not in may_step:
+                following.add(client)
+                continue
+            made.append((now, since))
+            since = []
+            if len(made) == steps:
+                return made
+            may_step.remove(client)
+            if not may_step:
+                current, following, may_step, phase = following, set(), set(range(num_clients)), 1
+        for client in arrived:
+            clients.start(client, now, len(made))

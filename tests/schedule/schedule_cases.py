@@ -259,6 +259,14 @@ def harmonic_cases(draw, options=()) -> Case:
 
 
 @st.composite
+def round_cases(draw, options=()) -> Case:
+    """Rounds of single steps by up to 6 clients, with and without ``options``."""
+    case = draw(harmonic_cases(options))
+    arguments = {name: value for name, value in case.arguments.items() if name != "buffer_size"}
+    return Case(asynchronous, {**arguments, "step_when": "each_client_once_a_round", "server_steps": 25})
+
+
+@st.composite
 def timed_cases(draw, options=()) -> Case:
     """Steps by the clock, at multiples that tie with arrivals and at others, with and without ``options``."""
     case = draw(with_options(asynchronous_cases(), options) if options else asynchronous_cases())

@@ -35,6 +35,7 @@ from schedule_cases import (
     open_cases_with_replacement,
     open_option_cases,
     option_cases,
+    round_cases,
     synchronous_cases,
     timed_cases,
     with_options,
@@ -181,6 +182,8 @@ RANDOM = {
         compare_or_reject,
         80,
     ),
+    "rounds of single steps": (round_cases(), compare_or_reject, 60),
+    "rounds of single steps with options": (round_cases(CLIENTS), compare_or_reject, 80),
     "by the clock": (timed_cases(), compare_or_reject, 60),
     "by the clock with options": (
         timed_cases(("restart", *CLIENTS, "drop", "cancel", "cancel_at_step", *LIMITS)),
@@ -221,7 +224,7 @@ RANDOM = {
 FULL = {
     *("options together", "limits, initial round", "buffered, durations of zero", "leaving with options"),
     *("open arrivals with options", "open arrivals with replacement", "wait alone", "dropout alone"),
-    *("harmonic mean with options", "by the clock with options"),
+    *("rounds of single steps with options", "harmonic mean with options", "by the clock with options"),
     *("limits and all other options", "failure_rate alone", "availability alone", "limits, drawn staleness"),
 }
 

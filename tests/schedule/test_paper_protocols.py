@@ -71,7 +71,15 @@ def fedfix(clients, law, seed, size, steps, stops):
     )
 
 
-@pytest.mark.parametrize("protocol", [ringmaster, rennala, malenia, fedfix])
+def ringleader(clients, law, seed, size, steps, stops):
+    """Rounds of single steps; nobody is stopped, and no step has a size."""
+    return (
+        all_train(clients, law, seed, steps, step_when="each_client_once_a_round"),
+        paper_loops.ringleader(clients, of_law(law, seed), steps),
+    )
+
+
+@pytest.mark.parametrize("protocol", [ringmaster, rennala, malenia, fedfix, ringleader])
 @settings(max_examples=60)
 @given(st.data())
 def test_the_same_trips_as_in_the_papers_loop(protocol, data):
@@ -207,6 +215,59 @@ def test_up_to_one_trip_a_client_malenia_waits_for_the_last_client_alone():
     for trips in np.split(schedules[0].client, schedules[0].step_offsets[1:-1]):
         assert set(trips.tolist()) == set(range(5))
         assert np.sum(trips == trips[-1]) == 1
+
+
+# --------------------------------------------------------------------------------------------------
+# Ringleader ASGD.
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [1, 3, 5, 10])
+@pytest.mark.parametrize("law", [SPEEDS, FIXED, delays.constant(1.0)], ids=["drawn", "fixed", "equal"])
+def test_each_client_makes_one_step_a_round(clients, law):
+    schedule = all_train(clients, law, 4, 12 * clients, step_when="each_client_once_a_round")
+    by_round = schedule.client[schedule.step_offsets[1:] - 1].reshape(12, clients)  # whose trip made the step
+    assert np.array_equal(np.sort(by_round), np.tile(np.arange(clients), (12, 1)))
+    # The first step of a round waits for whoever has not arrived since its own step in the round before.
+    for number in range(12):
+        first = schedule.step_offsets[number * clients + 1]
+        assert set(schedule.client[:first].tolist()) == set(range(clients))
+
+
+@pytest.mark.parametrize(("clients", "attained"), [(3, 4), (5, 8), (10, 18)])
+def test_no_gradient_in_use_is_older_than_two_rounds(clients, attained):
+    """2 N - 2 steps at most from its download to the last step that uses it; some come near enough to reach that."""
+    oldest = 0
+    for seed in range(60):
+        law = delays.once_per_client(delays.log_normal(1.0, 2.0)) if seed % 2 else SPEEDS
+        schedule = all_train(clients, law, seed, 8 * clients, step_when="each_client_once_a_round")
+        # A trip that does not make a step itself serves from the next round on, or from this one's first step on, to
+        # the end of that round.
+        step, own = schedule.step, np.zeros(schedule.num_trips, bool)
+        own[schedule.step_offsets[1:] - 1] = True
+        gathered = own | (step % clients == 0)
+        last = (step // clients + np.where(gathered, 1, 2)) * clients - 1
+        last = np.minimum(last, schedule.num_steps - 1)
+        oldest = max(oldest, int((last - schedule.download_version).max()))
+    assert oldest == attained == 2 * clients - 2
+
+
+def test_at_fixed_speeds_a_round_takes_two_of_the_slowest_trips_at_most():
+    schedule = all_train(7, FIXED, 3, 70, step_when="each_client_once_a_round")
+    slowest = max(of_law(FIXED, 3)(client, 0) for client in range(7))
+    ends = schedule.step_time[6::7]
+    assert np.diff(ends, prepend=0.0).max() <= 2 * slowest * (1 + 1e-12)
+
+
+def test_equal_clients_of_ringleader_step_in_turn():
+    schedule = all_train(4, delays.constant(1.0), 0, 16, step_when="each_client_once_a_round")
+    steps = schedule.client[schedule.step_offsets[1:] - 1].tolist()
+    assert steps == [
+        *(3, 0, 1, 2),
+        *(2, 3, 0, 1),
+        *(1, 2, 3, 0),
+        *(0, 1, 2, 3),
+    ]  # all in turn, from another one on
 
 
 # --------------------------------------------------------------------------------------------------

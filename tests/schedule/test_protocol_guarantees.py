@@ -21,6 +21,7 @@ from schedule_cases import (
     open_cases_with_replacement,
     open_option_cases,
     option_cases,
+    round_cases,
     synchronous_cases,
     timed_cases,
 )
@@ -35,6 +36,7 @@ PROTOCOLS = {
     "drawn staleness": drawn_cases(),
     "all that are due": due_cases(),
     "harmonic mean": harmonic_cases(),
+    "rounds of single steps": round_cases(),
     "by the clock": timed_cases(),
     "limits": limited(asynchronous_cases(), *CLIENTS, *SERVER)
     | limited(open_cases())

@@ -69,6 +69,19 @@ BAD_BUFFERED = {
         {"step_when": "harmonic_mean", "concurrency": 10, "buffer_size": None, "step_every": 1.0},
         "step_when is 'harmonic_mean', but must be left out where step_every is given",
     ),
+    "rounds and a buffer": (
+        {"step_when": "each_client_once_a_round", "concurrency": 10},
+        "buffer_size is 3, but must be left out where step_when is 'each_client_once_a_round'",
+    ),
+    "rounds that throw away": (
+        {
+            "step_when": "each_client_once_a_round",
+            "concurrency": 10,
+            "buffer_size": None,
+            "staleness_limit": 0,
+        },
+        "staleness_limit is 0, but must be left out where step_when is given",
+    ),
     "a clock and a buffer": (
         {"step_every": 1.0},
         "buffer_size is 3, but must be left out where step_every is given",

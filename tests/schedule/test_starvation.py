@@ -92,6 +92,15 @@ STARVED |= {
         },
         "have made all their trips (most_trips is 2). Raise most_trips, or raise num_clients, or take step_when=",
     ),
+    "a round without a client that has left": (
+        {
+            "concurrency": 6,
+            "step_when": "each_client_once_a_round",
+            "buffer_size": None,
+            "dropout": Dropout(clients=[4], time=9.0),
+        },
+        "step_when='each_client_once_a_round' needs a trip of every client, and waits for client 4: 1 have left",
+    ),
     "the clock goes on without clients": (
         {"buffer_size": None, "step_every": 2.0, "dropout": Dropout(1.0, time=5.0)},
         EVERYBODY,

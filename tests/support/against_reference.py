@@ -43,6 +43,8 @@ class Case:
     learning_rate: float = 0.2
     steps: int = STEPS
     due: bool = False  # steps of all reports that are due
+    # More arguments of ``jafl.asynchronous``, which the reference calls the same.
+    protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def make_federation(clients: int, dtype) -> jafl.Federation:
@@ -65,9 +67,10 @@ def make_schedule(case: Case) -> jafl.EventSchedule:
     if case.over_selection is None:
         return jafl.asynchronous(
             concurrency=case.concurrency,
-            buffer_size=case.buffer_size,
+            buffer_size=None if "step_every" in case.protocol else case.buffer_size,
             initial_round=case.initial_round,
             restart=case.restart,
+            **case.protocol,
             dropout=case.leaves and jafl.Dropout(clients=case.leaves[0], server_step=case.leaves[1]),
             **common,
         )
@@ -183,6 +186,7 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
             select=choices(schedule),
             first_buffer_size=case.clients if case.initial_round else None,
             restart=case.restart,
+            **case.protocol,
             vanish=case.leaves and ("step", *case.leaves),
             **common,
         )
