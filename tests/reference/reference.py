@@ -30,6 +30,7 @@ A new algorithm is a new subclass of `Rule`; see there.
 """
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -916,7 +917,7 @@ def simulate(
         """Every client has a gradient in the round's table, and the last to arrive has made no step in this round."""
         table, following, stepped = set(), set(), set()
         arrived = [*simulation.applied, *buffer]
-        for trip, after in zip(arrived, [*arrived[1:], None], strict=True):
+        for trip, after in itertools.pairwise([*arrived, None]):
             (following if trip.client in stepped else table).add(trip.client)
             if trip.step is not None and (
                 after is None or after.step != trip.step
