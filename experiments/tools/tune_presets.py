@@ -110,6 +110,7 @@ GRADIENT_RATES = {
     "rennala": OF_MEAN_GRADIENTS,
     "rennala_without_stops": OF_MEAN_GRADIENTS,
     "malenia": OF_MEAN_GRADIENTS,
+    "ringleader": OF_EACH_GRADIENT,
     "dude_asgd": OF_EACH_GRADIENT,
     "ace": OF_EACH_GRADIENT,
     "aced": (0.003, 0.01, 0.03),  # it takes the longest of all; ace's rates lead to its own
@@ -119,8 +120,8 @@ GRADIENT_RATES = {
     "gsgm": OF_MEAN_GRADIENTS,
     "zeno_plus_plus": OF_EACH_GRADIENT[1:-1],
 }
-# They begin with a round of all clients, and their presets have one trip a step.
-ALL_IN_FLIGHT = ("ace", "aced", "dude_asgd")
+# All clients train in them, and their presets say when the server steps.
+ALL_IN_FLIGHT = ("ace", "aced", "dude_asgd", "malenia", "ringleader", "fedfix")
 PAIRS: dict[str, list[tuple[float, float]]] = {
     **{name: list(itertools.product(*rates)) for name, rates in RATES.items()},
     **{name: [(1.0, rate) for rate in rates] for name, rates in GRADIENT_RATES.items()},

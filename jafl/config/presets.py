@@ -100,6 +100,11 @@ PRESETS["malenia"] = {
     "protocol.step_when": "harmonic_mean",
     "protocol.cancel_at_step": True,
 }
+PRESETS["ringleader"] = {
+    **ON_GRADIENTS,
+    "server_learning_rate": 0.01,
+    "protocol.step_when": "each_client_once_a_round",
+}
 PRESETS["fedfix"] = {
     "learning_rate": 0.1,
     "server_learning_rate": 1.0,

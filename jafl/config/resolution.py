@@ -207,8 +207,8 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
     filled: dict[str, Any] = {}
     if has("restart") and run.value("protocol.restart") is None:
         filled["protocol.restart"] = "at_once"
-    by_mean = run.argument("protocol.step_when") == "harmonic_mean"
-    all_train = rule.initial_round or by_mean
+    step_when = run.argument("protocol.step_when") or "buffer_full"
+    all_train = rule.initial_round or step_when != "buffer_full"
     clients = run.num_clients if all_train else min(20, run.num_clients)
     if name == "synchronous":
         if run.value("protocol.cohort_size") is None and run.value("protocol.participation") is None:
@@ -217,6 +217,7 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
         filled["concurrency"] = clients
     instead = ("protocol.reports", "protocol.step_every")
     takes_size = has("buffer_size") and all(run.argument(path) is None for path in instead)
+    takes_size = takes_size and step_when != "each_client_once_a_round"
     if takes_size and (run.buffer_size is None or (rule.buffer_size and not alone)):
         filled["buffer_size"] = rule.buffer_size or 10
     if run.client_trips is None and run.server_steps is None:

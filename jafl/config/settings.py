@@ -55,8 +55,8 @@ class Settings:
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
         "exponential_weighting, ca2fl, fadas, area, fedfa, asyncfeded, cgad, port, asgd, delay_adaptive_asgd, "
-        "rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, malenia, fedfix, "
-        "dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
+        "rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, malenia, "
+        "ringleader, fedfix, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
         "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",

@@ -77,12 +77,15 @@ class ClientMemoryRequest(NamedTuple):
       recalls: (schedule) -> ``Recall``: the stored values, except the arriving client's, that the rule wants to see
         again; or None.
       fold_recalled: (buffer, weight, value) -> buffer: takes one of them [*V], before the trips of its server step.
+      reads_previous: True if ``remembers`` reads ``arrival.previous``, to change what is stored; where that is None,
+        only shapes are asked for.
     """
 
     remembers: Callable[[Arrival], StoredValue]
     precision: str = "full"
     recalls: Callable[[EventSchedule], Recall] | None = None
     fold_recalled: Callable[[Buffer, Array, StoredValue], Buffer] | None = None
+    reads_previous: bool = False
 
 
 class Requirements(NamedTuple):

@@ -80,6 +80,7 @@ from jafl.rules.malenia import malenia as malenia
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
+from jafl.rules.ringleader import ringleader as ringleader
 from jafl.rules.sasgd import sasgd as sasgd
 from jafl.rules.twafl import twafl as twafl
 from jafl.rules.wkafl import wkafl as wkafl

@@ -476,6 +476,7 @@ OTHER_ARGUMENTS = {
         "replace_lost='after_time_out', trip_time_out=1)": {"trip_time_out": 0.3},
         "asynchronous(staleness_limit=1)": {"too_stale": "wait"},
         "asynchronous(concurrency=15, buffer_size=10, client_trips=600)": {"step_when": "harmonic_mean"},
+        "asynchronous(concurrency=15, client_trips=600)": {"step_when": "each_client_once_a_round"},
         "asynchronous(concurrency=10, client_trips=60)": {"step_every": 0.3},
         "synchronous(cohort_size=6, client_trips=60)": {
             **{
@@ -530,7 +531,7 @@ OTHER_ARGUMENTS = {
         **{
             name: {"weigh_by_examples": True, "divide_by": 7} for name in ("rennala", "rennala_without_stops")
         },
-        **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
+        **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd", "ringleader")},
         "fedfa": {"window": 3, "form": "updates"},
         "asyncfeded": {"epsilon": 2},
         "cgad": {"decay": 0.3, "cutoff": 3},
@@ -656,8 +657,8 @@ def test_every_argument_of_a_call_changes_the_run(row, tmp_path, monkeypatch):
     others = {"dataset": "synthetic", "split.client_test_fraction": 0.3} if call == "natural" else {}
     if call == "zeno_plus_plus":
         others["split.server_examples"] = 40
-    if call == "malenia":
-        others["client_trips"] = 600  # one step takes more than a hundred
+    if call in ("malenia", "ringleader"):
+        others["client_trips"] = 600  # their first step takes more than a hundred
     left_out = {"protocol": ("concurrency", "client_trips"), "algorithm": ("concurrency",)}.get(setting, ())
     small = {name: value for name, value in SMALL.items() if name not in left_out}
     base = Settings.from_mapping({**small, "dataset": "digits", **others, setting: call})

@@ -37,6 +37,8 @@ Sources:
   Heterogeneity", 2026.
 - Malenia SGD: Tyurin and Richtarik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
   Fixed Computation Model", 2023.
+- Ringleader ASGD: Maranjyan and Richtarik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time
+  Complexity under Data Heterogeneity", 2026.
 - FedFix: Fraboni et al., "A General Theory for Federated Optimization with Asynchronous and Heterogeneous Clients
   Updates", 2023.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
@@ -354,6 +356,37 @@ class FedFix(ReportingRule):
         if not trips:
             return zeros_like(params)
         return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+class Ringleader(ReportingRule):
+    """Ringleader ASGD: two tables of gradients; each step is made by the client whose gradient came last.
+
+    Table: {client: its gradients}. With each step all that has arrived since the one before goes into the tables as
+    it came: until a round's first step into the current one; later on, what the round's other clients bring for their
+    own step into the current one, and before that step is made; all else into the next one.
+    """
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.num_clients = num_clients
+        self.current, self.next, self.stepped = {}, {}, set()
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            table = self.next if trip.client in self.stepped else self.current
+            table.setdefault(trip.client, []).append(gradient_of(trip, self.client_learning_rate))
+        if len(self.current) != self.num_clients:
+            raise ValueError("a step of Ringleader needs a gradient of every client")
+        means = [weighted_sum([1.0 / len(each)] * len(each), each) for each in self.current.values()]
+        direction = weighted_sum([1.0 / self.num_clients] * len(means), means)
+        self.reports.append({"counts": {client: len(each) for client, each in self.current.items()}})
+        self.stepped.add(trips[-1].client)
+        if len(self.stepped) == self.num_clients:
+            self.current, self.next, self.stepped = self.next, {}, set()
+        return direction
 
 
 class RescaledASGD(ReportingRule):

@@ -116,6 +116,7 @@ def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
 
 
 BY_MEAN = {"step_when": "harmonic_mean"}
+ROUNDS = {"step_when": "each_client_once_a_round"}
 CLIENTS = 9
 RULES = {
     "fedstaleweight, equation 8": Case(
@@ -186,6 +187,7 @@ RULES = {
         buffer_size=12,
         protocol={**BY_MEAN, "cancel_at_step": True},
     ),
+    "ringleader": on_gradients(rules.ringleader(), lambda: papers.Ringleader(1.0), 0.2, protocol=ROUNDS),
     "fedfix": Case(
         "", rules.fedfix(), lambda: papers.FedFix(0.75), restart="after_step", protocol={"step_every": 0.75}
     ),

@@ -156,9 +156,19 @@ WITHOUT_PROTOCOL = {
     "malenia": (
         rules.malenia(),
         {"buffer_size": 2},
-        "step 0 has none of client .* step_when='harmonic_mean'",
+        "step 0 has none of client .*step_when='harmonic_mean'",
     ),
-    "fedfix": (rules.fedfix(), {}, "between two of them. .* step_every=..., restart='after_step'"),
+    "fedfix": (
+        rules.fedfix(),
+        {"buffer_size": 2},
+        "between two of them. .*step_every=..., restart='after_step'",
+    ),
+    "ringleader": (rules.ringleader(), {}, "step_when='each_client_once_a_round', concurrency=num_clients"),
+    "ringleader in rounds": (
+        rules.ringleader(),
+        {"step_when": "harmonic_mean"},
+        "rounds in which each client makes one server step, once all have been heard",
+    ),
     "fedfix, at once": (rules.fedfix(), {"step_every": 0.5}, "starts at time .*, between two of them"),
     "a mean by the clock": (
         rules.fedbuff(),

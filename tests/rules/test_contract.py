@@ -55,6 +55,12 @@ ROWS = {
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
     "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
+    "ringleader": Row(
+        rules.ringleader(),
+        None,
+        4,
+        {**BY_MEAN, "step_when": "each_client_once_a_round", "concurrency": 8, "buffer_size": None},
+    ),
     "malenia": Row(rules.malenia(), None, 4, {**BY_MEAN, "concurrency": 8}),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
@@ -109,11 +115,11 @@ def one_step(row: Row, arrivals: list[Arrival], state: Any) -> tuple:
     buffer, reports = rule.begin(state, PARAMS), []
     schedule = small_schedule(rule, len(arrivals), row.restart)
     columns = {name: jnp.asarray(rows[0]) for name, rows in rule.columns(schedule).items()}
-    nothing = jax.tree.map(jnp.zeros_like, PARAMS)
     for each in arrivals:
         each = each._replace(columns=columns)
         if rule.remembers:  # columns and memory are those of a client's first trip
-            each = each._replace(previous=nothing, stored=rule.remembers(each))
+            stored = rule.remembers(each)
+            each = each._replace(previous=jax.tree.map(jnp.zeros_like, stored), stored=stored)
         buffer, report = rule.fold(buffer, each)
         reports.append(report)
     return rule.finish(buffer, PARAMS), reports
@@ -163,14 +169,11 @@ def test_state_and_buffer_keep_their_shapes_and_types(row: Row):
     state = rule.init(PARAMS, 5)
     opened = rule.begin(state, PARAMS)
     columns = rule.columns(small_schedule(rule, row.buffer_size, row.restart))
-    folded, _ = rule.fold(
-        opened,
-        arrival()._replace(
-            columns={name: jnp.asarray(rows[0]) for name, rows in columns.items()},
-            previous=PARAMS,
-            stored=PARAMS,
-        ),
-    )
+    trip = arrival()._replace(columns={name: jnp.asarray(rows[0]) for name, rows in columns.items()})
+    if rule.remembers:
+        stored = rule.remembers(trip)
+        trip = trip._replace(previous=stored, stored=stored)
+    folded, _ = rule.fold(opened, trip)
     assert shapes(folded) == shapes(opened)
     (_, after, _, _), _ = one_step(row, [arrival()] * row.buffer_size, state)
     assert shapes(after) == shapes(state)

@@ -67,7 +67,7 @@ def make_schedule(case: Case) -> jafl.EventSchedule:
     if case.over_selection is None:
         return jafl.asynchronous(
             concurrency=case.concurrency,
-            buffer_size=None if "step_every" in case.protocol else case.buffer_size,
+            buffer_size=case.buffer_size if _fills_a_buffer(case) else None,
             initial_round=case.initial_round,
             restart=case.restart,
             **case.protocol,
@@ -77,6 +77,11 @@ def make_schedule(case: Case) -> jafl.EventSchedule:
     return jafl.synchronous(
         cohort_size=case.concurrency, over_selection=case.over_selection, cohorts=case.cohorts, **common
     )
+
+
+def _fills_a_buffer(case: Case) -> bool:
+    """Whether a number of trips says when the server steps."""
+    return not {"step_every"} & set(case.protocol) and "round" not in case.protocol.get("step_when", "")
 
 
 def work_of(case: Case, model: jafl.Model):

@@ -164,6 +164,8 @@ def fold_trip(
         value = rule.remembers(arrival)
         rows, previous = program.placement.rows, client_memory.fetch(memory, arrival.client, value)
         previous, memory = rows.order_read_before_write(previous, memory)
+        if rule.memory.reads_previous:
+            value = rule.remembers(arrival._replace(previous=previous))
         # With the trip's own words: so the random rounding to 8 bits is the same in every order of training.
         memory, stored = client_memory.hold(
             memory, arrival.client, value, program.training.trips.key[trip], rows
