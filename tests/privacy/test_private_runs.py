@@ -41,11 +41,11 @@ def federation(dtype=np.float32) -> jafl.Federation:
 
 
 @functools.cache
-def schedule(buffer_size: int = 4, steps: int = 40, **changes) -> jafl.EventSchedule:
+def schedule(size: int = 4, steps: int = 40, **changes) -> jafl.EventSchedule:
     arguments = {
         "num_clients": 12,
         "concurrency": 9,
-        "buffer_size": buffer_size,
+        "buffer_size": size,
         "server_steps": steps,
         "seed": 3,
     }
