@@ -65,6 +65,7 @@ _HOME = {
     "in_waves": "engine.plan.slots_and_waves",
     "open_arrivals": "schedule",
     "private": "privacy.private",
+    "queued": "schedule",
     "read_availability": "schedule",
     "secure": "privacy.secure",
     "server_gradient": "models",

@@ -111,6 +111,7 @@ GRADIENT_RATES = {
     "rennala_without_stops": OF_MEAN_GRADIENTS,
     "malenia": OF_MEAN_GRADIENTS,
     "ringleader": OF_EACH_GRADIENT,
+    "generalized_async_sgd": OF_EACH_GRADIENT,
     "dude_asgd": OF_EACH_GRADIENT,
     "ace": OF_EACH_GRADIENT,
     "aced": (0.003, 0.01, 0.03),  # it takes the longest of all; ace's rates lead to its own

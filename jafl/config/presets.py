@@ -105,6 +105,7 @@ PRESETS["ringleader"] = {
     "server_learning_rate": 0.01,
     "protocol.step_when": "each_client_once_a_round",
 }
+PRESETS["generalized_async_sgd"] = {**ON_GRADIENTS, "protocol": "queued", "server_learning_rate": 0.03}
 PRESETS["fedfix"] = {
     "learning_rate": 0.1,
     "server_learning_rate": 1.0,

@@ -213,6 +213,9 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
     if name == "synchronous":
         if run.value("protocol.cohort_size") is None and run.value("protocol.participation") is None:
             filled["protocol.cohort_size"] = clients
+    elif name == "queued":
+        if run.value("protocol.tasks") is None:
+            filled["protocol.tasks"] = clients
     elif has("concurrency") and run.concurrency is None and run.argument("protocol.start_rate") is None:
         filled["concurrency"] = clients
     instead = ("protocol.reports", "protocol.step_every")

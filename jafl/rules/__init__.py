@@ -75,6 +75,7 @@ from jafl.rules.fedfa import fedfa as fedfa
 from jafl.rules.fedfix import fedfix as fedfix
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
+from jafl.rules.generalized_async_sgd import generalized_async_sgd as generalized_async_sgd
 from jafl.rules.gsgm import gsgm as gsgm
 from jafl.rules.malenia import malenia as malenia
 from jafl.rules.mifa import mifa as mifa

@@ -52,7 +52,7 @@ UNREAD = {
     ),
     "buffer_size": (
         {"algorithm": "fedavg", "buffer_size": 3},
-        ["protocol is asynchronous, open_arrivals or drawn_staleness; here protocol is synchronous"],
+        ["protocol is asynchronous, open_arrivals, drawn_staleness or queued; here protocol is synchronous"],
     ),
     "concurrency": (
         {"algorithm": "fedavg", "protocol.cohort_size": 3},
@@ -286,7 +286,8 @@ BASES = {
     "fedbuff": {"algorithm": "fedbuff"},
     "fedavg": {"algorithm": "fedavg"},
     **{
-        f"protocol {name}": {"protocol": name} for name in ("synchronous", "open_arrivals", "drawn_staleness")
+        f"protocol {name}": {"protocol": name}
+        for name in ("synchronous", "open_arrivals", "drawn_staleness", "queued")
     },
     "delay groups": {"delay": "once_per_client(groups([(10, uniform(1, 2)), (5, uniform(8, 12))]))"},
     "diurnal": {"availability": "diurnal(2)"},
@@ -495,6 +496,10 @@ OTHER_ARGUMENTS = {
             **{"server_steps": 3, "restart": "not_twice_in_a_buffer", "failure_rate": 0.2, "most_trips": 4},
             **{"smallest_gap": 2, "exclude_busy": False},
         },
+        "queued(tasks=8, client_trips=60)": {
+            **{"tasks": 6, "buffer_size": 3, "client_trips": 50, "server_steps": 3},
+            **{"routing": str([*range(1, 16)])},
+        },
         "drawn_staleness(buffer_size=5)": {
             **{"buffer_size": 3, "client_trips": 50, "server_steps": 3, "most_trips": 4, "smallest_gap": 2},
             **{"reports": "due"},
@@ -527,6 +532,7 @@ OTHER_ARGUMENTS = {
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
         "fadas": {"delay_form": "release", "threshold": 3},
         "rescaled_asgd": {"durations": "frequency"},
+        "generalized_async_sgd": {"routing": str([*range(1, 16)])},
         **{name: {} for name in ("area", "malenia", "fedfix", "ringmaster", "ringmaster_with_stops")},
         **{
             name: {"weigh_by_examples": True, "divide_by": 7} for name in ("rennala", "rennala_without_stops")

@@ -39,6 +39,7 @@ Sources:
   Fixed Computation Model", 2023.
 - Ringleader ASGD: Maranjyan and Richtarik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time
   Complexity under Data Heterogeneity", 2026.
+- Generalized AsyncSGD: Leconte et al., "Queuing Dynamics of Asynchronous Federated Learning", 2024.
 - FedFix: Fraboni et al., "A General Theory for Federated Optimization with Asynchronous and Heterogeneous Clients
   Updates", 2023.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
@@ -387,6 +388,27 @@ class Ringleader(ReportingRule):
         if len(self.stepped) == self.num_clients:
             self.current, self.next, self.stepped = self.next, {}, set()
         return direction
+
+
+class GeneralizedAsyncSGD(ReportingRule):
+    """Generalized AsyncSGD: w <- w - eta / (N p_i) g, one arrival per step.
+
+    Args:
+      client_learning_rate: for g.
+      probabilities: p_i of each client.
+
+    Reports: factor, 1 / (N p_i).
+    """
+
+    def __init__(self, client_learning_rate: float, probabilities):
+        self.client_learning_rate = client_learning_rate
+        self.probabilities = probabilities
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        factor = 1 / (len(self.probabilities) * self.probabilities[trip.client])
+        self.reports.append({"factor": factor})
+        return scale(factor, gradient_of(trip, self.client_learning_rate))
 
 
 class RescaledASGD(ReportingRule):

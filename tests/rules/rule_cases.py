@@ -118,6 +118,7 @@ def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
 BY_MEAN = {"step_when": "harmonic_mean"}
 ROUNDS = {"step_when": "each_client_once_a_round"}
 CLIENTS = 9
+ROUTING = (1, 1, 2, 2, 3, 3, 4, 4, 5)
 RULES = {
     "fedstaleweight, equation 8": Case(
         "", rules.fedstaleweight(), lambda: papers.FedStaleWeight("equation_8"), buffer_size=5
@@ -186,6 +187,12 @@ RULES = {
         lambda: papers.Malenia(1.0),
         buffer_size=12,
         protocol={**BY_MEAN, "cancel_at_step": True},
+    ),
+    "generalized async sgd": on_gradients(
+        rules.generalized_async_sgd(tuple(ROUTING)),
+        lambda: papers.GeneralizedAsyncSGD(1.0, np.array(ROUTING) / sum(ROUTING)),
+        0.1,
+        buffer_size=1,
     ),
     "ringleader": on_gradients(rules.ringleader(), lambda: papers.Ringleader(1.0), 0.2, protocol=ROUNDS),
     "fedfix": Case(

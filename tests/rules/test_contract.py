@@ -68,6 +68,7 @@ ROWS = {
         rules.fedstaleweight(average="exponential", decay=0.9),
         4,
     ),
+    "generalized_async_sgd": Row(rules.generalized_async_sgd(tuple(range(1, 9))), None, 1),
     "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 3, "after_round"),
     "rescaled_asgd": Row(rules.rescaled_asgd(), None, 1),
     "sasgd": Row(rules.sasgd(), None, 4),

@@ -92,6 +92,11 @@ WEIGHINGS = {
         lambda: papers.Ringleader(1.0),
         options={"step_when": "each_client_once_a_round", "buffer_size": None},
     ),
+    "generalized async sgd": Weighing(
+        rules.generalized_async_sgd([1, 2, 3, 4, 5, 6, 7]),
+        lambda: papers.GeneralizedAsyncSGD(1.0, np.arange(1, 8) / 28),
+        1,
+    ),
     "malenia": Weighing(
         rules.malenia(),
         lambda: papers.Malenia(1.0),
