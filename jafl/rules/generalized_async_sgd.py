@@ -33,7 +33,12 @@ def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -
     """
 
     def weights(schedule: EventSchedule) -> np.ndarray:
-        shares = routing_shares(routing, schedule.num_clients)
-        return 1 / (schedule.num_clients * shares[schedule.client])
+        clients = schedule.num_clients if routing is None else len(routing)
+        shares = routing_shares(routing, clients)
+        # Of a schedule of other clients, which ``check`` refuses in a run, the last share stands for more of them.
+        return 1 / (clients * shares[np.minimum(schedule.client, clients - 1)])
 
-    return weighted_sum(weights, buffer_size=1)
+    def check(schedule: EventSchedule) -> None:
+        routing_shares(routing, schedule.num_clients)
+
+    return weighted_sum(weights, buffer_size=1)._replace(check_schedule=check)

@@ -169,6 +169,11 @@ WITHOUT_PROTOCOL = {
         {"step_when": "harmonic_mean"},
         "rounds in which each client makes one server step, once all have been heard",
     ),
+    "routing of other clients": (
+        rules.generalized_async_sgd((1, 2, 3)),
+        {},
+        "routing is .1, 2, 3., but must be a number for each of the 6 clients",
+    ),
     "fedfix, at once": (rules.fedfix(), {"step_every": 0.5}, "starts at time .*, between two of them"),
     "a mean by the clock": (
         rules.fedbuff(),
