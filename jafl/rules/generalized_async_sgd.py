@@ -6,7 +6,7 @@ import numpy as np
 
 from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
-from jafl.schedule.queued import routing_shares
+from jafl.schedule.arguments import client_shares
 from jafl.specifications import specification
 
 
@@ -34,11 +34,11 @@ def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -
 
     def weights(schedule: EventSchedule) -> np.ndarray:
         clients = schedule.num_clients if routing is None else len(routing)
-        shares = routing_shares(routing, clients)
+        shares = client_shares("routing", routing, clients)
         # Of a schedule of other clients, which ``check`` refuses in a run, the last share stands for more of them.
         return 1 / (clients * shares[np.minimum(schedule.client, clients - 1)])
 
     def check(schedule: EventSchedule) -> None:
-        routing_shares(routing, schedule.num_clients)
+        client_shares("routing", routing, schedule.num_clients)
 
     return weighted_sum(weights, buffer_size=1)._replace(check_schedule=check)

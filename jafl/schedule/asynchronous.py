@@ -2,6 +2,9 @@
 
 import math
 import os
+from collections.abc import Sequence
+
+import numpy as np
 
 from jafl.base.described import described
 from jafl.base.errors import choose, is_number, real_number, require, whole_number
@@ -12,6 +15,7 @@ from jafl.schedule.arguments import (
     check_dropout,
     check_failure_rate,
     check_flags,
+    client_shares,
 )
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
@@ -45,6 +49,7 @@ def asynchronous(
     dropout: Dropout | None = None,
     failure_rate: float = 0.0,
     availability: Availability | str | os.PathLike[str] | None = None,
+    selection_weights: Sequence[float] | np.ndarray | None = None,
     most_trips: int | None = None,
     smallest_gap: int = 0,
     seed: int = 0,
@@ -114,6 +119,8 @@ def asynchronous(
       failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
       availability: when clients are there to start a trip, see ``jafl.availability``; or a file of windows, see
         ``jafl.read_availability``. A place for which no client is there stays free until one is. Default: always.
+      selection_weights: [N] numbers above 0: whoever takes a free place is drawn among the idle clients with a
+        probability in proportion to its number, at time 0, too. Needs M < N. Default: all alike.
       most_trips: the server takes at most so many trips of each client; 1 is selection without replacement, one pass
         over the clients. A trip counts when it goes into the buffer. One that is thrown away does not count, since
         the model does not depend on it: its client may start again. Default: any number.
@@ -167,6 +174,7 @@ def asynchronous(
         flush_after=flush_after,
         most_trips=most_trips,
         smallest_gap=smallest_gap,
+        selection_shares=_selection_shares(selection_weights, num_clients, concurrency),
         step_when=step_when,
         step_every=step_every,
     )
@@ -185,6 +193,17 @@ def asynchronous(
     larger = f"larger: in {'all ' * (made > 1)}{made:,} server step{'s' * (made > 1)} no trip arrived"
     require(schedule.num_trips > 0, "step_every", step_every, larger)
     return schedule
+
+
+def _selection_shares(
+    weights: Sequence[float] | np.ndarray | None, num_clients: int, concurrency: int
+) -> np.ndarray | None:
+    """[N] float64: in which proportions idle clients are drawn; None where all are alike."""
+    if weights is None:
+        return None
+    allowed, remedy = "left out where all clients train", "There is nobody to choose from: lower concurrency."
+    require(concurrency < num_clients, "selection_weights", weights, allowed, remedy)
+    return client_shares("selection_weights", weights, num_clients)
 
 
 def _check_steps(

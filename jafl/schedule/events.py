@@ -24,7 +24,7 @@ from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
 from jafl.schedule.limits import make_limits
-from jafl.schedule.picker import Picker
+from jafl.schedule.picker import Picker, WeightedPicker
 from jafl.schedule.protocol import Protocol, World
 from jafl.schedule.starvation import (
     CANCELLED,
@@ -79,7 +79,10 @@ class Events:
         self.next_start = next(self.start_times) if self.start_times else math.inf
 
         # Clients: each is idle, held, asleep, kept back by the limits, or under way, until it leaves for ever.
-        self.picker = Picker(clients, world.seed)
+        shares = protocol.selection_shares
+        self.picker = (
+            Picker(clients, world.seed) if shares is None else WeightedPicker(clients, world.seed, shares)
+        )
         self.held: list[int] = []  # arrived, and not free to start again yet
         self.asleep: list[tuple[float, int]] = []  # a heap of (when available again, client)
         self.gone: set[int] = set()  # left for ever

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import require, whole_number
-from jafl.base.given_arrays import as_array
+from jafl.base.errors import whole_number
 from jafl.records import EventSchedule
-from jafl.schedule.arguments import as_delay
+from jafl.schedule.arguments import as_delay, client_shares
 from jafl.schedule.checks import check_delay_and_seed, steps_within
 from jafl.schedule.columns import TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.delays import Delay
@@ -75,23 +74,9 @@ def queued(
     whole_number("buffer_size", buffer_size, 1)
     check_delay_and_seed(law, seed)
     law.check_clients(num_clients)
-    shares = routing_shares(routing, num_clients)
+    shares = client_shares("routing", routing, num_clients)
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
     return _Queues(num_clients, tasks, shares, law, seed, steps * buffer_size).run(buffer_size)
-
-
-def routing_shares(routing: Sequence[float] | np.ndarray | None, num_clients: int) -> np.ndarray:
-    """[N] float64: the probability with which a task goes to each client; SettingError for numbers that are none."""
-    if routing is None:
-        return np.full(num_clients, 1 / num_clients)
-    weights = as_array("routing", routing)
-    fits = weights.dtype.kind in "iuf" and weights.shape == (num_clients,)
-    require(fits, "routing", routing, f"a number for each of the {num_clients} clients")
-    weights = weights.astype(np.float64)
-    wrong = np.flatnonzero(~((weights > 0) & np.isfinite(weights)))
-    if wrong.size:
-        require(False, f"routing of client {wrong[0]}", float(weights[wrong[0]]), "finite and above 0")
-    return weights / weights.sum()
 
 
 class _Queues:

@@ -475,6 +475,9 @@ OTHER_ARGUMENTS = {
         },
         "asynchronous(12, 4, restart='after_step', failure_rate=0.3, client_trips=60, "
         "replace_lost='after_time_out', trip_time_out=1)": {"trip_time_out": 0.3},
+        "asynchronous(concurrency=10, buffer_size=4, client_trips=60)": {
+            "selection_weights": str([*range(1, 16)])
+        },
         "asynchronous(staleness_limit=1)": {"too_stale": "wait"},
         "asynchronous(concurrency=15, buffer_size=10, client_trips=600)": {"step_when": "harmonic_mean"},
         "asynchronous(concurrency=15, client_trips=600)": {"step_when": "each_client_once_a_round"},

@@ -15,7 +15,7 @@ from jafl.schedule import asynchronous, open_arrivals
 from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.events import Events
 from jafl.schedule.open_arrivals import _gaps
-from jafl.schedule.picker import Picker
+from jafl.schedule.picker import Picker, WeightedPicker
 
 NOTHING = {
     "params": {},
@@ -49,7 +49,7 @@ def recorded(case, most=3_000):
     In the place of the schedule stands the SettingError, if it is refused. Raises Endless after ``most`` goes.
     """
     starts = []
-    take_places, swap, draw_one = Events._take_places, Picker.swap, Picker.draw_one
+    take_places = Events._take_places
 
     def note(clients):
         starts.append(list(clients))
@@ -61,20 +61,19 @@ def recorded(case, most=3_000):
         take_places(events)
         note(client for client, trips in enumerate(events.trips_made) if trips > before[client])
 
-    def recorded_swap(picker, client):
-        client = swap(picker, client)
-        note([client])
-        return client
+    def recorded_choice(choose):
+        def noted(*arguments):
+            client = choose(*arguments)
+            note([client])
+            return client
 
-    def recorded_draw(picker):
-        client = draw_one(picker)
-        note([client])
-        return client
+        return noted
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Events, "_take_places", recorded_places)
-        patch.setattr(Picker, "swap", recorded_swap)
-        patch.setattr(Picker, "draw_one", recorded_draw)
+        for picker in (Picker, WeightedPicker):
+            patch.setattr(picker, "swap", recorded_choice(picker.swap))
+            patch.setattr(picker, "draw_one", recorded_choice(picker.draw_one))
         try:
             return case.schedule(), starts
         except SettingError as error:

@@ -229,6 +229,7 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
         "cancel_at_step": st.just(True),
         "most_trips": st.integers(1, 1 + 90 // clients),
         "smallest_gap": st.integers(1, 5),
+        "selection_weights": st.lists(st.sampled_from([0.5, 1, 300]), min_size=clients, max_size=clients),
     }
     chosen = draw(st.sets(st.sampled_from(options), min_size=1))
     if "wait" in chosen:  # excludes these
@@ -236,6 +237,8 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
     if "cancel" in chosen:
         chosen = chosen - {"drop", "cancel_at_step"}
     arguments = {name: draw(values[name]) for name in sorted(chosen & set(values))}
+    if case.arguments.get("concurrency") == clients:
+        arguments.pop("selection_weights", None)  # nobody to choose from
     for too_stale in chosen & {"drop", "cancel", "wait"}:
         arguments |= {"too_stale": too_stale, "staleness_limit": draw(st.integers(0, 4))}
     if arguments.get("restart") == "after_step" and case.protocol is asynchronous:

@@ -176,6 +176,12 @@ RANDOM = {
         compare_or_reject,
         80,
     ),
+    "selection weights": (with_options(asynchronous_cases(), ("selection_weights",)), compare_or_reject, 60),
+    "selection weights with options": (
+        with_options(asynchronous_cases(), ("selection_weights", *CLIENTS, *SERVER, *LIMITS)),
+        compare_or_reject,
+        80,
+    ),
     "harmonic mean": (harmonic_cases(), compare_or_reject, 60),
     "harmonic mean with options": (
         harmonic_cases((*CLIENTS, "drop", "cancel", "cancel_at_step")),
@@ -224,7 +230,12 @@ RANDOM = {
 FULL = {
     *("options together", "limits, initial round", "buffered, durations of zero", "leaving with options"),
     *("open arrivals with options", "open arrivals with replacement", "wait alone", "dropout alone"),
-    *("rounds of single steps with options", "harmonic mean with options", "by the clock with options"),
+    *(
+        "selection weights with options",
+        "rounds of single steps with options",
+        "harmonic mean with options",
+        "by the clock with options",
+    ),
     *("limits and all other options", "failure_rate alone", "availability alone", "limits, drawn staleness"),
 }
 

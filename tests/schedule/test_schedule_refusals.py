@@ -48,6 +48,21 @@ BAD_BUFFERED = {
         {"restart": "after_step", "replace_lost": "after_time_out", "trip_time_out": 0.0},
         "trip_time_out is 0.0, but must be a finite number above 0",
     ),
+    "weights of others": (
+        {"selection_weights": [1, 2]},
+        "selection_weights is [1, 2]",
+        "for each of the 10 clients",
+    ),
+    "a weight of 0": (
+        {"selection_weights": [1] * 9 + [0]},
+        "selection_weights of client 9 is 0.0",
+        "above 0",
+    ),
+    "weights of nobody idle": (
+        {"selection_weights": [1] * 10, "concurrency": 10},
+        "must be left out where all clients train",
+        "lower concurrency",
+    ),
     "no such predicate": (
         {"step_when": "harmonic"},
         "step_when is 'harmonic'",
