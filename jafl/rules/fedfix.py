@@ -45,7 +45,7 @@ def _check(schedule: EventSchedule) -> None:
         raise SettingError(
             f"fedfix needs clients that wait for the server's steps, but client {schedule.client[between[0]]} starts "
             f"at time {schedule.download_time[between[0]]:g}, between two of them. Make the schedule by "
-            "jafl.asynchronous(step_every=..., restart='after_step', concurrency=num_clients, ...), on the command "
+            "asynchronous(step_every=..., restart='after_step', concurrency=num_clients, ...), on the command "
             "line --protocol.step_every=1 --protocol.restart=after_step.",
             setting="protocol.step_every",
         )

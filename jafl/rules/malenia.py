@@ -50,7 +50,7 @@ def _check(schedule: EventSchedule) -> None:
         step, client = missing[0]
         raise SettingError(
             f"malenia needs a trip of every client in every server step, but step {step} has none of client "
-            f"{client}. Make the schedule by jafl.asynchronous(step_when='harmonic_mean', concurrency=num_clients, "
+            f"{client}. Make the schedule by asynchronous(step_when='harmonic_mean', concurrency=num_clients, "
             "...), on the command line --protocol.step_when=harmonic_mean.",
             setting="protocol.step_when",
         )

@@ -169,7 +169,7 @@ def _check(schedule: EventSchedule) -> None:
     if not one_each or np.any(np.bincount(heard, minlength=begun)[:begun] < clients):
         raise SettingError(
             "ringleader needs rounds in which each client makes one server step, once all have been heard. Make the "
-            "schedule by jafl.asynchronous(step_when='each_client_once_a_round', concurrency=num_clients, ...), on "
+            "schedule by asynchronous(step_when='each_client_once_a_round', concurrency=num_clients, ...), on "
             "the command line --protocol.step_when=each_client_once_a_round.",
             setting="protocol.step_when",
         )

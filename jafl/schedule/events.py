@@ -38,6 +38,7 @@ from jafl.schedule.starvation import (
 )
 from jafl.schedule.step_predicates import HarmonicMean, RoundsOfSingleSteps
 
+MOST_EMPTY_STEPS = 1_000_000  # one after the other, before a run by the clock is refused
 RELEASED_BY_STEP = ("not_twice_in_a_buffer", "after_step")
 CLIENT = operator.itemgetter(1)  # of a trip
 
@@ -118,6 +119,7 @@ class Events:
         self.restart = "after_round" if protocol.initial_round else protocol.restart
         self.free_places = protocol.concurrency
         self.step_every = protocol.step_every
+        self.empty_steps = 0  # one after the other, the last ones
         self.flush_at = _or_never(self.step_every)
         if self.step_every:
             self.needed = math.inf
@@ -153,7 +155,8 @@ class Events:
         """Goes to the next instant at which something happens; False if there is none and enough trips were made."""
         moment = self.in_flight[0][0] if self.in_flight else math.inf
         if not self.plain:
-            self._check_hope()
+            if self.predicate or self.step_every:
+                self._check_hope()
             wakes = self._next_waking() if self.free_places else math.inf
             noticed = self.unnoticed[0][0] if self.unnoticed else math.inf
             moment = min(moment, self.leave_at, self.flush_at, wakes, noticed, self.next_start)
@@ -213,6 +216,9 @@ class Events:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
         if self.ended_since_step > self.patience and self.version < self.last_version:
             self._starve(busy=True)
+        if self.empty_steps >= MOST_EMPTY_STEPS:
+            allowed = f"larger: no trip arrived in {self.empty_steps:,} server steps, one after the other"
+            require(False, "step_every", self.step_every, allowed)
         if self.stepped and len(self.arrived) + len(self.discarded) > self.most_trips:
             self.last_version = self.version
 
@@ -370,6 +376,7 @@ class Events:
     def _step(self) -> None:
         self.step_time.append(self.now)
         self.step_sizes.append(self.in_buffer)
+        self.empty_steps = 0 if self.in_buffer else self.empty_steps + 1
         self.version += 1
         self.in_buffer, self.flush_at, self.ended_since_step, self.stepped = 0, math.inf, 0, True
         if self.step_every:

@@ -109,6 +109,10 @@ BAD_BUFFERED = {
         {"step_every": 0.1, "buffer_size": None},
         "step_every is 0.1, but must be larger: in all 5 server steps no trip arrived",
     ),
+    "a clock that hardly moves": (
+        {"step_every": 1e-9, "buffer_size": None, "server_steps": None, "client_trips": 50},
+        "step_every is 1e-09, but must be larger: no trip arrived in 1,000,000 server steps, one after the other",
+    ),
     "a clock that waits": (
         {"step_every": 1.0, "buffer_size": None, "staleness_limit": 1, "too_stale": "wait"},
         "too_stale is 'wait', but must be left out where step_every is given",
