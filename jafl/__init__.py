@@ -68,6 +68,7 @@ _HOME = {
     "lora": "models",
     "open_arrivals": "schedule",
     "private": "privacy.private",
+    "queued": "schedule",
     "read_availability": "schedule",
     "secure": "privacy.secure",
     "server_gradient": "models",

@@ -101,6 +101,7 @@ RATES = {
     "masfl": (MORE_CLIENTS, (0.03, 0.1, 0.3, 1.0)),
     # Steps of length 1 at the clients, whose mean the server takes.
     "adamasfl": ((0.01, 0.03, 0.1), OF_A_MEAN),
+    "fedfix": (MORE_CLIENTS, OF_A_MEAN),
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),
     "fedfa": (MORE_CLIENTS, (1.0,)),
@@ -111,6 +112,13 @@ GRADIENT_RATES = {
     "asgd": OF_EACH_GRADIENT,
     "delay_adaptive_asgd": OF_EACH_GRADIENT,
     "rescaled_asgd": OF_EACH_GRADIENT,
+    "ringmaster": OF_EACH_GRADIENT,
+    "ringmaster_with_stops": OF_EACH_GRADIENT,
+    "rennala": OF_MEAN_GRADIENTS,
+    "rennala_without_stops": OF_MEAN_GRADIENTS,
+    "malenia": OF_MEAN_GRADIENTS,
+    "ringleader": OF_EACH_GRADIENT,
+    "generalized_async_sgd": OF_EACH_GRADIENT,
     "dude_asgd": OF_EACH_GRADIENT,
     "ace": OF_EACH_GRADIENT,
     "aced": (0.003, 0.01, 0.03),  # it takes the longest of all; ace's rates lead to its own
@@ -120,8 +128,8 @@ GRADIENT_RATES = {
     "gsgm": OF_MEAN_GRADIENTS,
     "zeno_plus_plus": OF_EACH_GRADIENT[1:-1],
 }
-# They begin with a round of all clients, and their presets have one trip a step.
-ALL_IN_FLIGHT = ("ace", "aced", "dude_asgd")
+# All clients train in them, and their presets say when the server steps.
+ALL_IN_FLIGHT = ("ace", "aced", "dude_asgd", "malenia", "ringleader", "fedfix")
 PAIRS: dict[str, list[tuple[float, float]]] = {
     **{name: list(itertools.product(*rates)) for name, rates in RATES.items()},
     **{name: [(1.0, rate) for rate in rates] for name, rates in GRADIENT_RATES.items()},

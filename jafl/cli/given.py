@@ -61,8 +61,9 @@ class Given:
             setting, _, path = argument_path(name).partition(".")
             if setting not in given:
                 continue
-            for said, what in ((path, "it, too"), (grammar(setting).partner(path), "another in its place")):
-                if said and says(setting, given[setting], said):
+            others = [(other, "another in its place") for other in sorted(grammar(setting).partners(path))]
+            for said, what in ((path, "it, too"), *others):
+                if says(setting, given[setting], said):
                     raise refusal(
                         name, given[name], f"left out where {setting} says {what}: {given[setting]}"
                     )

@@ -23,6 +23,7 @@ from jafl.schedule import (
     dropout,
     duration_trace,
     open_arrivals,
+    queued,
     read_availability,
     synchronous,
 )
@@ -134,7 +135,7 @@ def _protocols() -> Grammar:
     grammar = Grammar(
         "protocol",
         PROTOCOLS,
-        (*TRIPS_PER_STEP.values(), "concurrency", "start_rate", "restart", *BUDGETS),
+        (*TRIPS_PER_STEP.values(), "concurrency", "tasks", "start_rate", "restart", *BUDGETS),
         ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
         has_default=True,
         exclusive=(
@@ -142,8 +143,9 @@ def _protocols() -> Grammar:
             ("start_rate", "concurrency"),
             ("participation", "cohort_size"),
             ("reports", "buffer_size"),
+            ("step_every", "buffer_size"),
         ),
-        other_names={("synchronous", "concurrency"): "cohort_size"},
+        other_names={("synchronous", "concurrency"): "cohort_size", ("queued", "concurrency"): "tasks"},
     )
     return _with_short_names(grammar)
 
@@ -188,6 +190,7 @@ PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "synchronous": synchronous,
     "open_arrivals": open_arrivals,
     "drawn_staleness": drawn_staleness,
+    "queued": queued,
 }
 # The argument that holds the trips per server step, by protocol.
 TRIPS_PER_STEP = {
@@ -195,6 +198,7 @@ TRIPS_PER_STEP = {
     "synchronous": "cohort_size",
     "open_arrivals": "buffer_size",
     "drawn_staleness": "buffer_size",
+    "queued": "buffer_size",
 }
 BUDGETS = ("client_trips", "server_steps")  # of which a run has one
 # Functions, because some factories import JAX, which the list of experiments does without.

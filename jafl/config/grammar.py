@@ -163,9 +163,9 @@ class Grammar:
         if isinstance(value, str):
             value = self._from_text(holder, name, value)
         given = {**holder.arguments, name: self._checked(holder.name, name, value)}
-        partner = self.partner(name)
-        if value is not None and given.get(partner) is not None:
-            del given[partner]
+        for partner in self.partners(name):
+            if value is not None and given.get(partner) is not None:
+                del given[partner]
         if value is None and name in self.supplied:
             del given[name]  # filled in as if it had not been given
         ordered = self._ordered(holder.name, given)
@@ -177,10 +177,9 @@ class Grammar:
         """The call of a factory with these arguments, in its order."""
         return Call(name, {each: given[each] for each in self._parameters(name) if each in given})
 
-    def partner(self, name: str) -> str:
-        """The argument that a call has not beside this one; empty where there is none."""
-        partners = {one: other for pair in self.exclusive for one, other in (pair, pair[::-1])}
-        return partners.get(name, "")
+    def partners(self, name: str) -> set[str]:
+        """The arguments that a call has not beside this one."""
+        return {other for pair in self.exclusive for one, other in (pair, pair[::-1]) if one == name}
 
     def on(self, text: str, before: str) -> str:
         """The call ``text`` in the place of another one: with the arguments of ``before`` where that is a default.
@@ -197,7 +196,7 @@ class Grammar:
             name: value for name, value in self._in_place(call.name, earlier).items() if name in parameters
         }
         said = {name for name, value in call.arguments.items() if value is not None}
-        for name in [each for each in kept if each in said or self.partner(each) in said]:
+        for name in [each for each in kept if each in said or self.partners(each) & said]:
             del kept[name]
         return str(self._ordered(call.name, {**call.arguments, **kept}))
 
@@ -222,12 +221,14 @@ class Grammar:
             said = {
                 name: value for name, value in self._in_place(owned.name, call).items() if name in parameters
             }
-            partners = {self.partner(name) for name, value in said.items() if value is not None}
+            partners = set().union(
+                *(self.partners(name) for name, value in said.items() if value is not None)
+            )
             given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
             return str(self._ordered(owned.name, given))
         parameters = self._parameters(call.name)
         taken = {name for name, value in call.arguments.items() if value is not None}
-        taken |= {self.partner(name) for name in taken}
+        taken = taken.union(*map(self.partners, taken))
         supplied = {
             name: value
             for name, value in owned.arguments.items()
@@ -246,7 +247,8 @@ class Grammar:
         named = dict(call.arguments)
         for name, value in call.arguments.items():
             other = self.other_names.get((factory, name), name)
-            if other != name and named.get(other) is None and named.get(self.partner(other)) is None:
+            beside = [each for each in self.partners(other) if named.get(each) is not None]
+            if other != name and named.get(other) is None and not beside:
                 named[other] = value
         return named
 

@@ -104,6 +104,38 @@ for _name, _rate in {
     "zeno_plus_plus": 0.3,
 }.items():
     PRESETS[_name] = {**ON_GRADIENTS, "server_learning_rate": _rate}
+# Asynchronous SGD that takes no gradient staler than 24 steps: one that is is thrown away when it arrives (algorithm
+# 4 of Ringmaster ASGD), or its computation is stopped (algorithm 5).
+PRESETS["ringmaster"] = PRESETS["asgd"] | {"rule": "asgd", "protocol.staleness_limit": 24}
+PRESETS["ringmaster_with_stops"] = PRESETS["ringmaster"] | {"protocol.too_stale": "cancel"}
+# The mean of the first S gradients at the newest model; others are stopped by the step, or ignored when they arrive.
+PRESETS["rennala"] = {
+    **ON_GRADIENTS,
+    "rule": "fedavg",
+    "server_learning_rate": 0.3,
+    "protocol.cancel_at_step": True,
+}
+PRESETS["rennala_without_stops"] = {
+    name: value for name, value in PRESETS["rennala"].items() if name != "protocol.cancel_at_step"
+} | {"protocol.staleness_limit": 0}
+PRESETS["malenia"] = {
+    **ON_GRADIENTS,
+    "server_learning_rate": 0.3,
+    "protocol.step_when": "harmonic_mean",
+    "protocol.cancel_at_step": True,
+}
+PRESETS["ringleader"] = {
+    **ON_GRADIENTS,
+    "server_learning_rate": 0.01,
+    "protocol.step_when": "each_client_once_a_round",
+}
+PRESETS["generalized_async_sgd"] = {**ON_GRADIENTS, "protocol": "queued", "server_learning_rate": 0.03}
+PRESETS["fedfix"] = {
+    "learning_rate": 0.1,
+    "server_learning_rate": 1.0,
+    "protocol.step_every": 1.0,
+    "protocol.restart": "after_step",
+}
 for _name in ("sasgd", "twafl", "wkafl"):  # K-asynchronous in WKAFL
     PRESETS[_name]["protocol.restart"] = "after_step"
 PRESETS["gsgm"]["protocol.restart"] = "after_round"

@@ -164,10 +164,11 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     filled = settings.changed(_rule_values(settings, rule, alone))
     _refuse_waiting(filled, rule)
     size = calls.TRIPS_PER_STEP[calls.grammar("protocol").read(filled.protocol).name]
-    trips, instead = filled.value(f"protocol.{size}"), calls.grammar("protocol").partner(size)
+    trips = filled.value(f"protocol.{size}")
     only = f"{rule.buffer_size} for {name}, which is not defined for another number of trips per server step"
     if trips is None and rule.buffer_size:
-        path = f"protocol.{instead}"
+        instead = sorted(f"protocol.{other}" for other in calls.grammar("protocol").partners(size))
+        path = next(path for path in instead if filled.argument(path) is not None)
         raise refusal(path, filled.value(path), f"left out, and {size} {only}")
     require(rule.buffer_size in (None, trips), calls.short_name(f"protocol.{size}"), trips, only)
     return filled
@@ -206,13 +207,20 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
     filled: dict[str, Any] = {}
     if has("restart") and run.value("protocol.restart") is None:
         filled["protocol.restart"] = "at_once"
-    clients = run.num_clients if rule.initial_round else min(20, run.num_clients)
+    step_when = run.argument("protocol.step_when") or "buffer_full"
+    all_train = rule.initial_round or step_when != "buffer_full"
+    clients = run.num_clients if all_train else min(20, run.num_clients)
     if name == "synchronous":
         if run.value("protocol.cohort_size") is None and run.value("protocol.participation") is None:
             filled["protocol.cohort_size"] = clients
+    elif name == "queued":
+        if run.value("protocol.tasks") is None:
+            filled["protocol.tasks"] = clients
     elif has("concurrency") and run.concurrency is None and run.argument("protocol.start_rate") is None:
         filled["concurrency"] = clients
-    takes_size = has("buffer_size") and run.argument("protocol.reports") is None
+    instead = ("protocol.reports", "protocol.step_every")
+    takes_size = has("buffer_size") and all(run.argument(path) is None for path in instead)
+    takes_size = takes_size and step_when != "each_client_once_a_round"
     if takes_size and (run.buffer_size is None or (rule.buffer_size and not alone)):
         filled["buffer_size"] = rule.buffer_size or 10
     if run.client_trips is None and run.server_steps is None:

@@ -147,7 +147,7 @@ def secure_rules() -> list[str]:
 
     Examples:
       >>> secure_rules()
-      ['cgad', 'exponential_weighting', 'fadas', 'fedavg', 'fedbuff', 'fedstaleweight', 'sasgd']
+      ['cgad', 'exponential_weighting', 'fadas', 'fedavg', 'fedbuff', 'fedfix', 'fedstaleweight', 'malenia', 'sasgd']
     """
     return [name for name in eligible_rules() if not reason_against(RULES[name]())]
 
@@ -241,6 +241,7 @@ def _secure_on_schedule(rule: Rule, num_examples: np.ndarray, **numbers: Any) ->
         columns,
         requirements=_requirements(rule),
         rounding=Rounding(rule, unrounded, 1 / own.scale, own.clip_norm),
+        check_schedule=rule.check_schedule,
     )
 
 

@@ -80,12 +80,15 @@ class ClientMemoryRequest(NamedTuple):
       recalls: (schedule) -> ``Recall``: the stored values, except the arriving client's, that the rule wants to see
         again; or None.
       fold_recalled: (buffer, weight, value) -> buffer: takes one of them [*V], before the trips of its server step.
+      reads_previous: True if ``remembers`` reads ``arrival.previous``, to change what is stored; where that is None,
+        only shapes are asked for.
     """
 
     remembers: Callable[[Arrival], StoredValue]
     precision: str = "full"
     recalls: Callable[[EventSchedule], Recall] | None = None
     fold_recalled: Callable[[Buffer, Array, StoredValue], Buffer] | None = None
+    reads_previous: bool = False
 
 
 class Requirements(NamedTuple):
@@ -141,6 +144,7 @@ class _RuleFields(NamedTuple):
     rounding: Rounding | None
     check_model: Callable[[Params], None] | None
     broadcast: Callable[[RuleState], Mapping[str, ArrayTree]] | None
+    check_schedule: Callable[[EventSchedule], None] | None
 
 
 class Rule(_RuleFields):
@@ -179,6 +183,8 @@ class Rule(_RuleFields):
       broadcast: (state) -> {name: pytree}, or None: what of its state the server sends along with each version of
         the model. Client work reads it as it was at its download (``ClientData.broadcast``). It is no part of the
         model: the server optimizer, evaluations and ``History.params`` do not see it.
+      check_schedule: (schedule) -> None, or None: raises SettingError for a schedule of another protocol than the
+        rule is defined for, and says which call makes one. Called on the host. (``columns`` takes any schedule.)
 
     Args:
       **fields: fields of the last two records, one by one.
@@ -205,6 +211,7 @@ class Rule(_RuleFields):
         rounding: Rounding | None = None,
         check_model: Callable[[Params], None] | None = None,
         broadcast: Callable[[RuleState], Mapping[str, ArrayTree]] | None = None,
+        check_schedule: Callable[[EventSchedule], None] | None = None,
         **fields: Any,
     ):
         functions = {"init": init, "begin": begin, "fold": fold, "finish": finish, "columns": columns}
@@ -229,6 +236,7 @@ class Rule(_RuleFields):
             rounding,
             check_model,
             broadcast,
+            check_schedule,
         )
 
     def _replace(self, **changes: Any) -> "Rule":

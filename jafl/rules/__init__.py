@@ -75,13 +75,17 @@ from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
 from jafl.rules.feddyn import feddyn as feddyn
 from jafl.rules.fedfa import fedfa as fedfa
+from jafl.rules.fedfix import fedfix as fedfix
 from jafl.rules.fednova import fednova as fednova
 from jafl.rules.fedstaleweight import fedstaleweight as fedstaleweight
+from jafl.rules.generalized_async_sgd import generalized_async_sgd as generalized_async_sgd
 from jafl.rules.gsgm import gsgm as gsgm
+from jafl.rules.malenia import malenia as malenia
 from jafl.rules.masfl import masfl as masfl
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
+from jafl.rules.ringleader import ringleader as ringleader
 from jafl.rules.sasgd import sasgd as sasgd
 from jafl.rules.scaffold import scaffold as scaffold
 from jafl.rules.twafl import twafl as twafl

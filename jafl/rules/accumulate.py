@@ -42,12 +42,15 @@ def norm(tree: Updates) -> jax.Array:
 
 
 def weighted_sum(
-    weights: Callable[[EventSchedule], np.ndarray], buffer_size: int | None = None, may_skip: bool = False
+    weights: Callable[[EventSchedule], np.ndarray],
+    buffer_size: int | None = None,
+    may_skip: bool = False,
+    empty_steps: bool = False,
 ) -> Rule:
     """The rule that steps along sum_i weight_i update_i with weights that the schedule alone decides.
 
-    weights: schedule -> [J] floats, made on the host. buffer_size: as in ``Requirements``. may_skip: whether a step
-    whose weights are all 0 is skipped.
+    weights: schedule -> [J] floats, made on the host. buffer_size, empty_steps: as in ``Requirements``. may_skip:
+    whether a step whose weights are all 0 is skipped.
     """
 
     def fold(buffer, arrival):
@@ -65,7 +68,9 @@ def weighted_sum(
         fold=fold,
         finish=finish,
         columns=lambda schedule: {"weight": weights(schedule)},
-        requirements=Requirements(buffer_size=buffer_size, linear=True, additive=True),
+        requirements=Requirements(
+            buffer_size=buffer_size, linear=True, additive=True, empty_steps=empty_steps
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from jafl.schedule.delays import DELAYS, Delay
 from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.open_arrivals import open_arrivals
+from jafl.schedule.queued import queued
 from jafl.schedule.synchronous import synchronous
 from jafl.schedule.traces import AvailabilityTrace, DurationTrace, duration_trace, read_availability
 
@@ -24,6 +25,7 @@ __all__ = [
     "drawn_staleness",
     "duration_trace",
     "open_arrivals",
+    "queued",
     "read_availability",
     "synchronous",
 ]

@@ -3,9 +3,13 @@
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jafl.base.errors import is_number, real_number, require, true_or_false
+from jafl.base.given_arrays import as_array
 from jafl.schedule import availability as laws_of_presence
 from jafl.schedule.availability import Availability
 from jafl.schedule.dropout import Dropout
@@ -42,6 +46,21 @@ def as_availability(availability: Any) -> Availability | None:
     if availability is None or type(availability).__module__ == laws_of_presence.__name__:
         return availability
     return _Checked(availability)
+
+
+def client_shares(setting: str, weights: Sequence[float] | np.ndarray | None, num_clients: int) -> np.ndarray:
+    """[N] float64 in proportion to ``weights``, with the sum 1; all alike for None; SettingError if they are none."""
+    if weights is None:
+        return np.full(num_clients, 1 / num_clients)
+    given = as_array(setting, weights)
+    fits = given.dtype.kind in "iuf" and given.shape == (num_clients,)
+    require(fits, setting, weights, f"a number for each of the {num_clients} clients")
+    given = given.astype(np.float64)
+    wrong = np.flatnonzero(~((given > 0) & np.isfinite(given)))
+    if wrong.size:
+        require(False, f"{setting} of client {wrong[0]}", float(given[wrong[0]]), "finite and above 0")
+    shares: np.ndarray = given / given.sum()
+    return shares
 
 
 def check_dropout(dropout: Any) -> None:

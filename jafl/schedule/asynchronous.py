@@ -2,6 +2,9 @@
 
 import math
 import os
+from collections.abc import Sequence
+
+import numpy as np
 
 from jafl.base.described import described
 from jafl.base.errors import choose, is_number, real_number, require, whole_number
@@ -12,6 +15,7 @@ from jafl.schedule.arguments import (
     check_dropout,
     check_failure_rate,
     check_flags,
+    client_shares,
 )
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
@@ -19,7 +23,8 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
-from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, Protocol, World
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, Protocol, World
+from jafl.schedule.step_predicates import STEP_WHEN
 
 
 @described
@@ -27,10 +32,12 @@ def asynchronous(
     *,
     num_clients: int,
     concurrency: int,
-    buffer_size: int = 1,
+    buffer_size: int | None = None,
     delay: Delay | str | os.PathLike[str],
     server_steps: int | None = None,
     client_trips: int | None = None,
+    step_when: str = "buffer_full",
+    step_every: float | None = None,
     initial_round: bool = False,
     restart: str = "at_once",
     replace_lost: str = "at_once",
@@ -42,6 +49,7 @@ def asynchronous(
     dropout: Dropout | None = None,
     failure_rate: float = 0.0,
     availability: Availability | str | os.PathLike[str] | None = None,
+    selection_weights: Sequence[float] | np.ndarray | None = None,
     most_trips: int | None = None,
     smallest_gap: int = 0,
     seed: int = 0,
@@ -59,11 +67,24 @@ def asynchronous(
     Args:
       num_clients: N, all clients.
       concurrency: M, the clients that train at any time, from 1 to N.
-      buffer_size: K, the trips that each server step applies, at least 1.
+      buffer_size: K, the trips that each server step applies, at least 1. Default: 1.
       delay: the law of trip durations, see ``jafl.delays``; or a file of recorded ones, see ``jafl.duration_trace``.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
         of the two.
+      step_when: what a full buffer is. "buffer_full": one of ``buffer_size`` trips. "harmonic_mean": one in which N
+        times the harmonic mean of the clients' numbers of trips is ``buffer_size`` (S) or more; so it has a trip of
+        every client at least, and where S <= N the step follows as soon as that is so (Malenia SGD, Tyurin and
+        Richtarik, NeurIPS 2023). Needs M = N. Trips under way go on, and count for a later step, unless
+        ``cancel_at_step`` stops them or ``staleness_limit=0`` throws them away: the paper does without them.
+        "each_client_once_a_round": rounds of N steps, one by each client (Ringleader ASGD, Maranjyan and Richtarik,
+        ICLR 2026). A round waits for a trip of every client; who brings the last of these makes its first step, and
+        the others make theirs when they arrive next. A step applies all that has arrived since the last one. Needs
+        M = N, and is without ``buffer_size``.
+      step_every: the server steps whenever so much simulated time has passed, and applies what has arrived since its
+        last step, at that very instant included; perhaps nothing. In the place of ``buffer_size``. With
+        restart="after_step" clients wait for these steps (FedFix, Fraboni et al., JMLR 2023). A rule must be able to
+        take empty steps (``jafl.Requirements``).
       initial_round: every client trains at version 0 first, in server step 0, which happens when the last of them
         arrives; then all start again together, from version 1 (ACE's start, algorithm 1). Needs M = N.
       restart: when a finished client's place is taken.
@@ -87,14 +108,19 @@ def asynchronous(
         "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous training (one client
         may make several of the K trips).
       staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.
-      too_stale: "drop": a trip beyond the limit is thrown away when it arrives; "wait": the server does not step
-        while that would make a trip under way too stale, and then applies all that has arrived.
+      too_stale: "drop": a trip beyond the limit is thrown away when it arrives (Ringmaster ASGD, algorithm 4);
+        "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken
+        again, from the newest version, with concurrency = num_clients by its own client (Ringmaster ASGD, algorithm
+        5; its R is staleness_limit + 1); "wait": the server does not step while that would make a trip under way
+        too stale, and then applies all that has arrived.
       flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
         is not full. Default: never. An initial round waits for all clients nevertheless.
       dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
       failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
       availability: when clients are there to start a trip, see ``jafl.availability``; or a file of windows, see
         ``jafl.read_availability``. A place for which no client is there stays free until one is. Default: always.
+      selection_weights: [N] numbers above 0: whoever takes a free place is drawn among the idle clients with a
+        probability in proportion to its number, at time 0, too. Needs M < N. Default: all alike.
       most_trips: the server takes at most so many trips of each client; 1 is selection without replacement, one pass
         over the clients. A trip counts when it goes into the buffer. One that is thrown away does not count, since
         the model does not depend on it: its client may start again. Default: any number.
@@ -109,7 +135,8 @@ def asynchronous(
 
     Raises:
       SettingError: for a number outside its range; for a delay with durations that are negative, not finite,
-        or always 0 for some client (time would stand still); where nobody is left to train before the last step.
+        or always 0 for some client (time would stand still); where nobody is left to train before the last step, or a
+        step waits for a client that never comes; where no trip ends before the last step.
 
     Examples:
       >>> delay = jafl.delays.constant(1.0)
@@ -123,6 +150,8 @@ def asynchronous(
     check_failure_rate(failure_rate)
     check_flags(initial_round=initial_round, cancel_at_step=cancel_at_step)
     check_limits(most_trips, smallest_gap)
+    _check_steps(step_when, step_every, num_clients, concurrency, buffer_size)
+    buffer_size = 1 if buffer_size is None else buffer_size
     whole_number("buffer_size", buffer_size, 1)
     law.check_clients(num_clients)
     choose("restart", restart, dict.fromkeys(RESTARTS))
@@ -145,28 +174,101 @@ def asynchronous(
         flush_after=flush_after,
         most_trips=most_trips,
         smallest_gap=smallest_gap,
+        selection_shares=_selection_shares(selection_weights, num_clients, concurrency),
+        step_when=step_when,
+        step_every=step_every,
     )
+    _check_beside_steps(protocol)
     _check_staleness(protocol)
     _check_replace_lost(protocol)
     world = World(num_clients, law, dropout, failure_rate, presence, seed)
     trips = first_step + (steps - 1) * buffer_size
     plain = not (dropout or failure_rate or presence or cancel_at_step or staleness_limit is not None)
-    if client_trips is None or (plain and flush_after is None):
-        return Events(world, protocol, trips).run(steps)
-    return events_within(world, protocol, client_trips)
+    one_size = flush_after is None and step_every is None and step_when == "buffer_full"
+    if client_trips is None or (plain and one_size):
+        schedule = Events(world, protocol, trips).run(steps)
+    else:
+        schedule = events_within(world, protocol, client_trips)
+    made = schedule.num_steps
+    larger = f"larger: in {'all ' * (made > 1)}{made:,} server step{'s' * (made > 1)} no trip arrived"
+    require(schedule.num_trips > 0, "step_every", step_every, larger)
+    return schedule
+
+
+def _selection_shares(
+    weights: Sequence[float] | np.ndarray | None, num_clients: int, concurrency: int
+) -> np.ndarray | None:
+    """[N] float64: in which proportions idle clients are drawn; None where all are alike."""
+    if weights is None:
+        return None
+    allowed, remedy = "left out where all clients train", "There is nobody to choose from: lower concurrency."
+    require(concurrency < num_clients, "selection_weights", weights, allowed, remedy)
+    return client_shares("selection_weights", weights, num_clients)
+
+
+def _check_steps(
+    step_when: str, step_every: float | None, num_clients: int, concurrency: int, buffer_size: int | None
+) -> None:
+    """Refuses two answers to when the server steps, and times that are none."""
+    choose("step_when", step_when, dict.fromkeys(STEP_WHEN))
+    if step_when != "buffer_full":
+        require(
+            concurrency == num_clients,
+            "concurrency",
+            concurrency,
+            f"the number of clients, {num_clients}, where step_when is {step_when!r}",
+            "It waits for all of them.",
+        )
+    if step_when == "each_client_once_a_round":
+        allowed = f"left out where step_when is {step_when!r}"
+        require(buffer_size is None, "buffer_size", buffer_size, allowed)
+    if step_every is not None:
+        allowed = "a finite number above 0"
+        real_number("step_every", step_every, lambda value: 0 < value < math.inf, allowed)
+        allowed, remedy = (
+            "left out where step_every is given",
+            "The server steps when it is time, whatever has arrived.",
+        )
+        require(buffer_size is None, "buffer_size", buffer_size, allowed, remedy)
+        require(step_when == "buffer_full", "step_when", step_when, allowed, remedy)
+
+
+def _check_beside_steps(protocol: Protocol) -> None:
+    """Refuses what says by itself when the server steps, beside ``step_when`` and ``step_every``."""
+    beside: dict[str, object] = {
+        "initial_round": protocol.initial_round or None,
+        "flush_after": protocol.flush_after,
+        "too_stale": protocol.too_stale if protocol.too_stale == "wait" else None,
+    }
+    if protocol.step_when != "buffer_full":
+        beside["restart"] = protocol.restart if protocol.restart != "at_once" else None
+    if protocol.step_when == "each_client_once_a_round":  # whose trips must come through
+        beside |= {
+            "cancel_at_step": protocol.cancel_at_step or None,
+            "staleness_limit": protocol.staleness_limit,
+        }
+    given = "step_every" if protocol.step_every is not None else "step_when"
+    if protocol.step_every is not None or protocol.step_when != "buffer_full":
+        for name, value in beside.items():
+            require(value is None, name, value, f"left out where {given} is given")
 
 
 def _check_staleness(protocol: Protocol) -> None:
     """Refuses limits outside their range and combinations that contradict each other."""
-    choose("too_stale", protocol.too_stale, {"drop": None, "wait": None})
+    choose("too_stale", protocol.too_stale, dict.fromkeys(TOO_STALE))
     if protocol.staleness_limit is not None:
         whole_number("staleness_limit", protocol.staleness_limit, 0)
     flush = protocol.flush_after
     if flush is not None:
         real_number("flush_after", flush, lambda value: 0 < value < math.inf, "a finite number above 0")
-    if protocol.too_stale == "wait":
+    if protocol.too_stale != "drop":
         limit = protocol.staleness_limit
-        require(limit is not None, "staleness_limit", limit, "given where too_stale is 'wait'")
+        allowed = f"given where too_stale is {protocol.too_stale!r}"
+        require(limit is not None, "staleness_limit", limit, allowed)
+    if protocol.too_stale == "cancel":
+        value, allowed = protocol.cancel_at_step, "left out where too_stale is 'cancel'"
+        require(not value, "cancel_at_step", value, allowed, "It stops every trip, however fresh.")
+    if protocol.too_stale == "wait":
         for name in ("flush_after", "cancel_at_step"):
             value = getattr(protocol, name)
             require(not value, name, value, "left out where too_stale is 'wait'", "Wait, or step: not both.")

@@ -11,7 +11,7 @@ import math
 import operator
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NoReturn
 
 import numpy as np
@@ -24,18 +24,21 @@ from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
 from jafl.schedule.limits import make_limits
-from jafl.schedule.picker import Picker
+from jafl.schedule.picker import Picker, WeightedPicker
 from jafl.schedule.protocol import Protocol, World
 from jafl.schedule.starvation import (
     CANCELLED,
     FAILED,
     LEFT,
+    OUTDATED,
     TOO_STALE,
     UNNOTICED,
     WENT_AWAY,
     Standstill,
 )
+from jafl.schedule.step_predicates import HarmonicMean, RoundsOfSingleSteps
 
+MOST_EMPTY_STEPS = 1_000_000  # one after the other, before a run by the clock is refused
 RELEASED_BY_STEP = ("not_twice_in_a_buffer", "after_step")
 CLIENT = operator.itemgetter(1)  # of a trip
 
@@ -72,11 +75,15 @@ class Events:
         self.flush_after = _or_never(protocol.flush_after)
         self.staleness_limit = _or_never(protocol.staleness_limit)
         self.server_waits = protocol.too_stale == "wait"
+        self.stops_stale = protocol.too_stale == "cancel"
         self.start_times = protocol.start_times() if protocol.start_times else None
         self.next_start = next(self.start_times) if self.start_times else math.inf
 
         # Clients: each is idle, held, asleep, kept back by the limits, or under way, until it leaves for ever.
-        self.picker = Picker(clients, world.seed)
+        shares = protocol.selection_shares
+        self.picker = (
+            Picker(clients, world.seed) if shares is None else WeightedPicker(clients, world.seed, shares)
+        )
         self.held: list[int] = []  # arrived, and not free to start again yet
         self.asleep: list[tuple[float, int]] = []  # a heap of (when available again, client)
         self.gone: set[int] = set()  # left for ever
@@ -93,21 +100,34 @@ class Events:
         # client for busy, and the place is not free.
         self.unnoticed: deque[tuple[float, int]] = deque()
         self.thrown_away: Counter[str] = Counter()  # since the last step, by the reason
-        # Kept only where the server waits for trips that would become too stale.
+        # Kept only where the server waits for trips that would become too stale, or stops them.
+        self.follows_oldest = protocol.too_stale != "drop"
         self.started: deque[Trip] = deque()
         self.under_way: set[int] = set()  # clients
 
         # The server.
         self.now, self.version, self.in_buffer = 0.0, 0, 0
         self.step_time, self.step_sizes = array("d"), array("i")
-        self.needed = clients if protocol.initial_round else protocol.buffer_size
+        self.needed: float = clients if protocol.initial_round else protocol.buffer_size
+        self.predicate: HarmonicMean | RoundsOfSingleSteps | None = None
+        if protocol.step_when == "harmonic_mean":
+            self.predicate = HarmonicMean(clients, protocol.buffer_size)
+        elif protocol.step_when == "each_client_once_a_round":
+            self.predicate = RoundsOfSingleSteps(clients)
+        if self.predicate:
+            self.needed = self.predicate.fewest
         self.restart = "after_round" if protocol.initial_round else protocol.restart
         self.free_places = protocol.concurrency
-        self.flush_at = math.inf
+        self.step_every = protocol.step_every
+        self.empty_steps = 0  # one after the other, the last ones
+        self.flush_at = _or_never(self.step_every)
+        if self.step_every:
+            self.needed = math.inf
         self.stepped = False  # at this instant
         self.ended: list[int] = []  # clients whose trip has ended at this instant
         self.ended_since_step = 0
-        self.patience = 10_000 + 100 * (clients + protocol.buffer_size)
+        # A step that needs every client waits for many trips of fast ones.
+        self.patience = (1_000_000 if self.predicate else 10_000) + 100 * (clients + protocol.buffer_size)
         self.last_version = self.most_trips = math.inf  # set by ``run``
 
     def run(self, steps: float, client_trips: float = math.inf) -> EventSchedule:
@@ -127,7 +147,7 @@ class Events:
         if self.plain:
             return [*phases, self._replace_one_by_one, self._fill_buffer]
         phases.insert(1, self._check_progress)
-        if self.world.dropout or self.protocol.flush_after or self.server_waits:
+        if self.world.dropout or self.flush_after < math.inf or self.step_every or self.server_waits:
             phases.insert(1, self._leave_and_flush)
         return phases
 
@@ -135,6 +155,8 @@ class Events:
         """Goes to the next instant at which something happens; False if there is none and enough trips were made."""
         moment = self.in_flight[0][0] if self.in_flight else math.inf
         if not self.plain:
+            if self.predicate or self.step_every:
+                self._check_hope()
             wakes = self._next_waking() if self.free_places else math.inf
             noticed = self.unnoticed[0][0] if self.unnoticed else math.inf
             moment = min(moment, self.leave_at, self.flush_at, wakes, noticed, self.next_start)
@@ -151,6 +173,7 @@ class Events:
         """Ends the trips of this instant, in client order; the server steps whenever it can."""
         now, in_flight, plain, pop = self.now, self.in_flight, self.plain, heapq.heappop
         add_arrived, released, limits = self.arrived.recent.append, self._released(), self.limits
+        predicate = self.predicate
         while in_flight and in_flight[0][0] == now and self.version < self.last_version:
             trip = pop(in_flight)
             if plain or self._brings_update(trip):
@@ -158,6 +181,8 @@ class Events:
                 released.append(trip[1])
                 if limits:
                     limits.take(trip[1], self.version)
+                if predicate:
+                    predicate.take(trip[1])
                 self.in_buffer += 1
             if self.in_buffer >= self.needed and not self._step_is_blocked():
                 self._step()
@@ -179,14 +204,21 @@ class Events:
                 ended = self.leavers.intersection(self.ended)
                 self._leave({client for client in ended if self.trips_made[client] >= self.leave_after_trips})
             full = self.in_buffer >= self.needed and not self._step_is_blocked()
-            if version < self.last_version and (full or (self.in_buffer and self.now >= self.flush_at)):
+            if version < self.last_version and (full or self._is_overdue()):
                 self._step()
         self.ended.clear()
+
+    def _is_overdue(self) -> bool:
+        """Whether a buffer has waited long enough, or it is time for a step, with or without trips."""
+        return self.now >= self.flush_at and bool(self.in_buffer or self.step_every)
 
     def _check_progress(self) -> None:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
         if self.ended_since_step > self.patience and self.version < self.last_version:
             self._starve(busy=True)
+        if self.empty_steps >= MOST_EMPTY_STEPS:
+            allowed = f"larger: no trip arrived in {self.empty_steps:,} server steps, one after the other"
+            require(False, "step_every", self.step_every, allowed)
         if self.stepped and len(self.arrived) + len(self.discarded) > self.most_trips:
             self.last_version = self.version
 
@@ -237,7 +269,7 @@ class Events:
         in_flight, swap, new_trip = self.in_flight, self.picker.swap, self._new_trip
         add_arrived = self.arrived.recent.append
         add_time, add_size = self.step_time.append, self.step_sizes.append
-        version, in_buffer, needed = self.version, self.in_buffer, self.needed
+        version, in_buffer, needed = self.version, self.in_buffer, int(self.needed)
         for _ in range(min(TripColumns.BLOCK, self._trips_to_come())):
             trip = in_flight[0]
             now = trip[0]
@@ -278,14 +310,14 @@ class Events:
             heapq.heapreplace(in_flight, self._new_trip(draw_one(), now, self.version))
 
     def _trips_to_come(self) -> int:
-        return int(self.last_version - self.version) * self.needed - self.in_buffer
+        return int(self.last_version - self.version) * int(self.needed) - self.in_buffer
 
     def _fill_buffer(self) -> None:
         """Ends trips while no client may start, up to the last one before the server steps."""
         if self.restart != "after_step" or self.version == self.last_version:
             return
         in_flight, add_arrived, pop = self.in_flight, self.arrived.recent.append, heapq.heappop
-        for _ in range(min(self.needed - self.in_buffer - 1, len(in_flight))):
+        for _ in range(min(int(self.needed) - self.in_buffer - 1, len(in_flight))):
             trip = pop(in_flight)
             add_arrived(trip)
             self.held.append(trip[1])
@@ -307,7 +339,7 @@ class Events:
         if self.world.availability or self.fails:
             end = self._end_or_loss(client, number, now, end)
         trip = (end, client, number, version, now)
-        if self.server_waits:
+        if self.follows_oldest:
             self.started.append(trip)
             self.under_way.add(client)
         return trip
@@ -330,22 +362,27 @@ class Events:
         self.ended_since_step += 1
         if self.leave_after_trips < math.inf:
             self.ended.append(client)
-        if self.server_waits:
+        if self.follows_oldest:
             self.under_way.discard(client)
         loss = self.losses.get(client)
         too_stale = self.version - version > self.staleness_limit and not self.server_waits
         if loss or too_stale:
             self._discard(trip, self.version, loss or TOO_STALE)
             return False
-        if not self.in_buffer and not self._in_initial_round():
+        if not (self.in_buffer or self.step_every or self._in_initial_round()):
             self.flush_at = self.now + self.flush_after
         return True
 
     def _step(self) -> None:
         self.step_time.append(self.now)
         self.step_sizes.append(self.in_buffer)
+        self.empty_steps = 0 if self.in_buffer else self.empty_steps + 1
         self.version += 1
         self.in_buffer, self.flush_at, self.ended_since_step, self.stepped = 0, math.inf, 0, True
+        if self.step_every:
+            self.flush_at = (self.version + 1) * self.step_every
+        if self.predicate:
+            self.predicate.step()
         self.thrown_away.clear()
         self.arrived.store_block()
         if self.limits:
@@ -353,21 +390,31 @@ class Events:
         if self.restart in RELEASED_BY_STEP:
             self._release_held()
         if self.protocol.cancel_at_step:
-            self._cancel_trips()
+            self._cancel_trips(self.version, CANCELLED)
+            self._notice_losses(math.inf)
+        elif self.stops_stale and self._oldest_under_way() < self.version - self.staleness_limit:
+            self._cancel_trips(self.version - self.staleness_limit, OUTDATED)
         if self.protocol.initial_round and self.version == 1:
             self.needed, self.restart = self.protocol.buffer_size, self.protocol.restart
             self._release_held()
 
     def _step_is_blocked(self) -> bool:
-        """Whether the server must wait, as a step now would make a trip under way too stale."""
-        if not self.server_waits:
-            return False
+        """Whether the server must wait with a full buffer.
+
+        Either a step now would make a trip under way too stale, or ``step_when`` asks for more than a full one.
+        """
+        if self.predicate:
+            return not self.predicate.is_reached()
+        return self.server_waits and self.version + 1 - self._oldest_under_way() > self.staleness_limit
+
+    def _oldest_under_way(self) -> float:
+        """The oldest version from which a trip under way trains; infinity if there is no trip."""
         while self.started:
             _, client, number, version, _ = self.started[0]
             if client in self.under_way and self.trips_made[client] == number + 1:
-                return self.version + 1 - version > self.staleness_limit
+                return version
             self.started.popleft()
-        return False
+        return math.inf
 
     def _in_initial_round(self) -> bool:
         """Whether the server waits for every client's first update."""
@@ -390,14 +437,15 @@ class Events:
             if client not in self.gone:
                 self.picker.idle.append(client)
 
-    def _cancel_trips(self) -> None:
-        """Throws away every trip under way, by the step that the server has just taken."""
-        for trip in sorted(self.in_flight, key=CLIENT):
-            self._discard(trip, self.version - 1, CANCELLED)
+    def _cancel_trips(self, oldest: float, reason: str) -> None:
+        """Throws away trips under way from versions before ``oldest``, by the step that the server has just taken."""
+        for trip in sorted((trip for trip in self.in_flight if trip[3] < oldest), key=CLIENT):
+            self._discard(trip, self.version - 1, reason)
+            self.under_way.discard(trip[1])
             if self.leave_after_trips < math.inf:
                 self.ended.append(trip[1])
-        self.in_flight.clear()
-        self._notice_losses(math.inf)
+        self.in_flight[:] = [trip for trip in self.in_flight if trip[3] >= oldest]
+        heapq.heapify(self.in_flight)
 
     def _release_held(self) -> None:
         """Clients that were held back may start again, as far as the limits allow."""
@@ -456,10 +504,30 @@ class Events:
         world, protocol = self.world, self.protocol
         clients = (world.dropout, world.failure_rate or None, world.availability)
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
-        return any(each is not None for each in (*clients, *server))
+        steps = (protocol.step_every, self.predicate)
+        return any(each is not None for each in (*clients, *server, *steps))
 
-    def _starve(self, *, busy: bool = False) -> NoReturn:
-        """Refuses a schedule that cannot reach its last step; ``busy``: although trips go on ending."""
+    def _check_hope(self) -> None:
+        """Refuses a run whose steps wait for a client that never comes, or would be empty from now on."""
+        if self.predicate and (self.gone or self.asleep or self.limits):
+            lost = self.gone.union(client for wakes, client in self.asleep if wakes == math.inf)
+            if self.limits:
+                most = self.limits.most_trips
+                lost.update(client for client, taken in enumerate(self.limits.taken) if taken >= most)
+            unheard = self.predicate.waits_for(lost)
+            if unheard:
+                self._starve(unheard=unheard)
+        # Where the server has just stepped, who could start has done so.
+        if self.step_every and self.stepped and not (self.in_flight or self.in_buffer or self.unnoticed):
+            rest = self.limits is not None and self.limits.resting > 0
+            if not rest and self._next_waking() == math.inf:
+                self._starve()
+
+    def _starve(self, *, busy: bool = False, unheard: Sequence[int] = ()) -> NoReturn:
+        """Refuses a schedule that cannot reach its last step.
+
+        busy: although trips go on ending; unheard: the clients for whose trips the next step waits in vain.
+        """
         raise Standstill(
             time=self.now,
             steps=self.version,
@@ -476,6 +544,7 @@ class Events:
             needed=self.needed,
             ended=self.ended_since_step,
             thrown_away=self.thrown_away,
+            unheard=unheard,
         ).refusal(busy=busy)
 
     def _draw_failures(self, client: np.ndarray, trip: np.ndarray) -> np.ndarray:

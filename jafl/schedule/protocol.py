@@ -3,11 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from jafl.schedule.availability import Availability
 from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
+TOO_STALE = ("drop", "cancel", "wait")
 REPLACE_LOST = ("at_once", "after_time_out", "after_step")
 
 
@@ -39,4 +42,7 @@ class Protocol:
     trip_time_out: float | None = None
     most_trips: int | None = None
     smallest_gap: int = 0
+    selection_shares: np.ndarray | None = None  # [N] float64, of replacements; None where all are alike
+    step_when: str = "buffer_full"
+    step_every: float | None = None
     start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places

@@ -1,7 +1,7 @@
 """Why a schedule cannot reach its last step, from what has happened in it and not from what was asked for."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jafl.base.errors import SettingError
 from jafl.schedule.limits import Limits
@@ -12,6 +12,7 @@ FAILED = "failed (failure_rate)"
 WENT_AWAY = "were lost, because their clients went away (availability)"
 LEFT = "were those of clients that left (dropout)"
 TOO_STALE = "were staler than staleness_limit allows"
+OUTDATED = "were stopped, since a step made them staler than staleness_limit allows (too_stale='cancel')"
 CANCELLED = "were cancelled by a step (cancel_at_step)"
 # Of these the server hears nothing.
 UNNOTICED = (FAILED, WENT_AWAY, LEFT)
@@ -21,6 +22,7 @@ REMEDIES = {
     WENT_AWAY: "let clients be there for longer than their trips take",
     LEFT: "let fewer clients leave",
     TOO_STALE: "raise staleness_limit",
+    OUTDATED: "raise staleness_limit",
 }
 
 
@@ -40,13 +42,16 @@ class Standstill:
     resting: int  # clients that smallest_gap keeps from starting before further steps
     free_places: int  # places that nobody can take
     in_buffer: int  # trips
-    needed: int  # trips that the next step takes
+    needed: float  # trips that the next step takes
     ended: int  # trips since the last step
     thrown_away: Mapping[str, int]  # {reason: trips since the last step}
+    unheard: Sequence[int] = ()  # clients that the next step waits for, and that never come
 
     def refusal(self, *, busy: bool) -> SettingError:
         """The error that says so; ``busy``: trips go on ending, but lead to no step."""
-        if busy:
+        if self.unheard:
+            reason, remedies = self._unheard()
+        elif busy:
             reason, remedies = self._without_effect()
         elif self.protocol.start_times is None and not self.free_places:
             reason, remedies = self._no_place()
@@ -61,9 +66,18 @@ class Standstill:
             f"{remedy[:1].upper()}{remedy[1:]}."
         )
 
-    def _nobody(self) -> tuple[str, list[str]]:
-        """(reason, what can be done) where places are free, or starts are due, and no client can start."""
-        in_first = self.protocol.initial_round and not self.steps
+    def _unheard(self) -> tuple[str, list[str]]:
+        """(reason, what can be done) where a step needs a trip of each client, and some bring none any more."""
+        who = f"client {self.unheard[0]}" if len(self.unheard) == 1 else f"{len(self.unheard)} clients"
+        if len(self.unheard) > 1:
+            who += f", client {self.unheard[0]} among them"
+        parts, remedies = self._who_is_missing()
+        needs = f"step_when={self.protocol.step_when!r} needs a trip of every client, and waits for"
+        reason = f"{needs} {who}: {_list(parts)}"
+        return reason, [*remedies, "take step_when='buffer_full'"]
+
+    def _who_is_missing(self) -> tuple[list[str], list[str]]:
+        """(how many clients will never start again and why, what can be done)."""
         parts, remedies = [], []
         if self.gone:
             parts.append(f"{self.gone} have left (dropout)")
@@ -74,6 +88,12 @@ class Standstill:
         if self.done:
             parts.append(made_all_trips(self.done, self.protocol.most_trips))
             remedies += ["raise most_trips", "raise num_clients"]
+        return parts, remedies
+
+    def _nobody(self) -> tuple[str, list[str]]:
+        """(reason, what can be done) where places are free, or starts are due, and no client can start."""
+        in_first = self.protocol.initial_round and not self.steps
+        parts, remedies = self._who_is_missing()
         if self.resting:
             parts.append(still_rest(self.resting, self.protocol.smallest_gap))
             remedies += ["lower smallest_gap", "raise num_clients"]

@@ -52,7 +52,7 @@ UNREAD = {
     ),
     "buffer_size": (
         {"algorithm": "fedavg", "buffer_size": 3},
-        ["protocol is asynchronous, open_arrivals or drawn_staleness; here protocol is synchronous"],
+        ["protocol is asynchronous, open_arrivals, drawn_staleness or queued; here protocol is synchronous"],
     ),
     "concurrency": (
         {"algorithm": "fedavg", "protocol.cohort_size": 3},
@@ -286,7 +286,8 @@ BASES = {
     "fedbuff": {"algorithm": "fedbuff"},
     "fedavg": {"algorithm": "fedavg"},
     **{
-        f"protocol {name}": {"protocol": name} for name in ("synchronous", "open_arrivals", "drawn_staleness")
+        f"protocol {name}": {"protocol": name}
+        for name in ("synchronous", "open_arrivals", "drawn_staleness", "queued")
     },
     "delay groups": {"delay": "once_per_client(groups([(10, uniform(1, 2)), (5, uniform(8, 12))]))"},
     "diurnal": {"availability": "diurnal(2)"},
@@ -474,7 +475,13 @@ OTHER_ARGUMENTS = {
         },
         "asynchronous(12, 4, restart='after_step', failure_rate=0.3, client_trips=60, "
         "replace_lost='after_time_out', trip_time_out=1)": {"trip_time_out": 0.3},
+        "asynchronous(concurrency=10, buffer_size=4, client_trips=60)": {
+            "selection_weights": str([*range(1, 16)])
+        },
         "asynchronous(staleness_limit=1)": {"too_stale": "wait"},
+        "asynchronous(concurrency=15, buffer_size=10, client_trips=600)": {"step_when": "harmonic_mean"},
+        "asynchronous(concurrency=15, client_trips=600)": {"step_when": "each_client_once_a_round"},
+        "asynchronous(concurrency=10, client_trips=60)": {"step_every": 0.3},
         "synchronous(cohort_size=6, client_trips=60)": {
             **{
                 "cohort_size": 3,
@@ -491,6 +498,10 @@ OTHER_ARGUMENTS = {
             **{"concurrency": 6, "start_rate": 4, "starts": "constant", "buffer_size": 3, "client_trips": 50},
             **{"server_steps": 3, "restart": "not_twice_in_a_buffer", "failure_rate": 0.2, "most_trips": 4},
             **{"smallest_gap": 2, "exclude_busy": False},
+        },
+        "queued(tasks=8, client_trips=60)": {
+            **{"tasks": 6, "buffer_size": 3, "client_trips": 50, "server_steps": 3},
+            **{"routing": str([*range(1, 16)])},
         },
         "drawn_staleness(buffer_size=5)": {
             **{"buffer_size": 3, "client_trips": 50, "server_steps": 3, "most_trips": 4, "smallest_gap": 2},
@@ -527,8 +538,12 @@ OTHER_ARGUMENTS = {
         "fedstaleweight": {"weight_form": "algorithm_1", "average": "all", "window": 3, "decay": 0.5},
         "fadas": {"delay_form": "release", "threshold": 3},
         "rescaled_asgd": {"durations": "frequency"},
-        "area": {},
-        **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
+        "generalized_async_sgd": {"routing": str([*range(1, 16)])},
+        **{name: {} for name in ("area", "malenia", "fedfix", "ringmaster", "ringmaster_with_stops")},
+        **{
+            name: {"weigh_by_examples": True, "divide_by": 7} for name in ("rennala", "rennala_without_stops")
+        },
+        **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd", "ringleader")},
         "fedfa": {"window": 3, "form": "updates"},
         "asyncfeded": {"epsilon": 2},
         "cgad": {"decay": 0.3, "cutoff": 3},
@@ -654,6 +669,8 @@ def test_every_argument_of_a_call_changes_the_run(row, tmp_path, monkeypatch):
     others = {"dataset": "synthetic", "split.client_test_fraction": 0.3} if call == "natural" else {}
     if call == "zeno_plus_plus":
         others["split.server_examples"] = 40
+    if call in ("malenia", "ringleader"):
+        others["client_trips"] = 600  # their first step takes more than a hundred
     left_out = {"protocol": ("concurrency", "client_trips"), "algorithm": ("concurrency",)}.get(setting, ())
     small = {name: value for name, value in SMALL.items() if name not in left_out}
     base = Settings.from_mapping({**small, "dataset": "digits", **others, setting: call})

@@ -98,6 +98,15 @@ def test_a_setting_of_the_world_that_one_of_several_cannot_read_is_refused_by_na
         assert part in str(error)
 
 
+def test_queues_share_the_world_of_others_unless_clients_fail_or_leave():
+    queues = {"algorithm": "generalized_async_sgd"}
+    assert resolve({"a": SMALL, "b": SMALL.changed(queues)}, DataCache())
+    failing = SMALL.changed({"protocol.failure_rate": 0.2})
+    error = refusal({"a": failing, "b": SMALL.changed(queues)})
+    assert error.setting == "protocol.failure_rate"
+    assert "here protocol is queued" in str(error)
+
+
 def test_values_that_differ_are_refused_and_delays_that_are_no_times_too():
     error = refusal({"a": SMALL, "b": SMALL.changed({"partition.alpha": 5.0})})
     assert error.setting == "partition"

@@ -7,6 +7,7 @@ import jax.monitoring
 import numpy as np
 import optax
 import pytest
+from protocols import protocol_of
 from tiers import in_tiers
 
 import jafl
@@ -40,15 +41,15 @@ def federation(dtype=np.float32) -> jafl.Federation:
 
 
 @functools.cache
-def schedule(buffer_size: int = 4, steps: int = 40) -> jafl.EventSchedule:
-    return jafl.asynchronous(
-        num_clients=12,
-        concurrency=9,
-        buffer_size=buffer_size,
-        delay=jafl.delays.half_normal(1.0),
-        server_steps=steps,
-        seed=3,
-    )
+def schedule(size: int = 4, steps: int = 40, **changes) -> jafl.EventSchedule:
+    arguments = {
+        "num_clients": 12,
+        "concurrency": 9,
+        "buffer_size": size,
+        "server_steps": steps,
+        "seed": 3,
+    }
+    return jafl.asynchronous(delay=jafl.delays.half_normal(1.0), **arguments | changes)
 
 
 def arguments(rule, events=None, key: int = 1, dtype=np.float32) -> tuple:
@@ -96,7 +97,7 @@ TRAINABLE = [name for name in eligible_rules() if name not in ("fednova", "twafl
 @pytest.mark.parametrize("name", in_tiers(TRAINABLE, ()))
 def test_no_noise_and_an_infinite_clip_give_the_rules_own_run_to_the_last_bit(name):
     rule = rules.RULES[name]()
-    events = schedule(rule.build().buffer_size or 4)
+    events = schedule(rule.build().buffer_size or 4, **protocol_of(name, 12))
     own, same = (
         run(rule, events, server="adam"),
         run(private("tree", rule, 0.0, np.inf), events, server="adam"),

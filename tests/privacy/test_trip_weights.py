@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from protocols import protocol_of
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
@@ -21,14 +22,16 @@ staleness = jafl.rules.staleness
 
 
 def schedule_for(rule, seed=0, delay=None, trips=40):
-    return jafl.asynchronous(
-        num_clients=9,
-        concurrency=6,
-        buffer_size=rule.build().buffer_size or 4,
-        client_trips=trips,
-        delay=delay or jafl.delays.half_normal(1.0),
-        seed=seed,
-    )
+    arguments = {
+        "num_clients": 9,
+        "concurrency": 6,
+        "buffer_size": rule.build().buffer_size or 4,
+        "client_trips": trips,
+        "delay": delay or jafl.delays.half_normal(1.0),
+        "seed": seed,
+    }
+    own = protocol_of(getattr(rule.factory, "__name__", ""), 9)
+    return jafl.asynchronous(**arguments | own | ({"client_trips": 200} if own else {}))
 
 
 def counts(schedule):

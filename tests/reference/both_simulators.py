@@ -21,6 +21,8 @@ SAME = ("num_clients", "concurrency", "buffer_size", "restart", "cancel_at_step"
     "too_stale",
     "flush_after",
     "replace_lost",
+    "step_when",
+    "step_every",
 )
 
 PLAIN = {
@@ -61,6 +63,8 @@ def halfway_to(targets):
 def make_schedule(settings: dict) -> jafl.EventSchedule:
     duration, fails = settings["duration"], settings.get("fails")
     arguments = {name: settings[name] for name in SAME if name in settings}
+    if settings.get("step_every"):
+        del arguments["buffer_size"]
     if "first_buffer_size" in settings:
         assert settings["first_buffer_size"] == settings["num_clients"]
         arguments["initial_round"] = True
@@ -139,7 +143,7 @@ class OneParameter(nn.Module):
 def jafls_rule(rule: ref.Rule) -> jafl.Specification:
     """jafl's rule of the same meaning as the reference's FedAvg or FedBuff."""
     if isinstance(rule, ref.FedAvg):
-        return rules.fedavg(rule.weight_by_examples)
+        return rules.fedavg(rule.weight_by_examples, divide_by=rule.divide_by)
     assert type(rule) is ref.FedBuff
     weights = np.array([rule.staleness_weight(staleness) for staleness in range(100)])
     return rules.fedbuff(

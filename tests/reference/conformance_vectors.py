@@ -937,6 +937,23 @@ AGGREGATION = [
         }.items()
     ),
     on_gradients(
+        "generalized-async-sgd",
+        "generalized_async_sgd((1, 2, 3))",
+        "w <- w - 0.1 / (N p_i) g, p_i = 1/6, 2/6, 3/6 the probability that client i gets a task",
+        lambda: papers.GeneralizedAsyncSGD(1.0, np.array([1, 2, 3]) / 6),
+        {
+            "times p_i N in the place of divided by it": {
+                "rule": lambda: papers.GeneralizedAsyncSGD(1.0, np.array([2, 1, 2 / 3]) / 3)
+            },
+            "divided by p_i alone": {
+                "rule": lambda: papers.GeneralizedAsyncSGD(1.0 / 3, np.array([1, 2, 3]) / 6)
+            },
+            "the same rate for all": {"rule": lambda: papers.VanillaASGD(1.0)},
+        },
+        server=SGD | {"learning_rate": 0.1},
+        weighted=True,
+    ),
+    on_gradients(
         "malenia",
         "malenia()",
         "w <- w - 0.2 (1/N) sum_i (1/B_i) sum_j g_ij, g_i1 to g_iB_i the gradients of client i in the step, of which "

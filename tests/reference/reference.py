@@ -30,9 +30,11 @@ A new algorithm is a new subclass of `Rule`; see there.
 """
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -609,14 +611,16 @@ def _check_start_times(
 
 def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> None:
     """Refuses what `simulate` is told about late trips and its steps where that has no meaning."""
-    if too_stale not in ("drop", "wait"):
-        raise ValueError(f"too_stale is 'drop' or 'wait', not {too_stale!r}")
-    if staleness_limit is None and too_stale == "wait":
-        raise ValueError("the server waits for trips only if there is a staleness_limit")
+    if too_stale not in ("drop", "cancel", "wait"):
+        raise ValueError(f"too_stale is 'drop', 'cancel' or 'wait', not {too_stale!r}")
+    if staleness_limit is None and too_stale != "drop":
+        raise ValueError("the server waits for trips, or stops them, only if there is a staleness_limit")
     if staleness_limit is not None and (staleness_limit < 0 or staleness_limit % 1):
         raise ValueError(f"staleness_limit is a whole number from 0 on, not {staleness_limit}")
     if flush_after is not None and not 0.0 <= flush_after < math.inf:
         raise ValueError(f"flush_after is a finite time from 0 on, not {flush_after}")
+    if too_stale == "cancel" and cancel_at_step:
+        raise ValueError("every step cancels all trips, so none becomes too stale")
     if too_stale == "wait" and (flush_after is not None or cancel_at_step):
         raise ValueError("a server that waits for late trips neither flushes its buffer nor cancels trips")
 
@@ -665,6 +669,8 @@ def simulate(
     exclude_busy: bool = True,
     most_trips: int | None = None,
     smallest_gap: int = 0,
+    step_when: str = "buffer_full",
+    step_every: float | None = None,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
@@ -747,7 +753,10 @@ def simulate(
       present_until: (client, time) -> the end, later than `time`, of the window of presence in which the
         client starts a trip at `time`. If the trip would arrive later than that, it is lost at that end.
       staleness_limit: the largest staleness that the server takes.
-      too_stale: what happens to others. "drop": a trip that arrives with a larger one is thrown away. "wait":
+      too_stale: what happens to others. "drop": a trip that arrives with a larger one is thrown away. "cancel"
+        (Maranjyan et al. 2025, Ringmaster ASGD, algorithm 5, whose R is staleness_limit + 1): with each step all
+        trips under way that it makes so stale that they would be thrown away are thrown away at once, those that
+        end at its instant and were not handled yet included. "wait":
         there are none, because the server does not step while that would make some trip under way too
         stale, one that ends at this very instant and was not handled yet included. The buffer then grows
         beyond its size; after each trip that ends and after vanishing, the server steps with all of it if it
@@ -776,6 +785,12 @@ def simulate(
       smallest_gap: a client is not eligible while the number of the next server step (from 0) is less than
         `smallest_gap` above that of the step that applied its last trip. If that trip still lies in the buffer, it
         is the next step that applies it.
+      step_when: "buffer_full", or "harmonic_mean" (Malenia SGD, Tyurin and Richtarik 2023): the buffer is full when
+        (mean over all clients of 1 / B_i)^-1 >= buffer_size / num_clients, where B_i is the number of trips of
+        client i in it. No step if a client that it waits for is gone. "each_client_once_a_round" (Ringleader ASGD,
+        Maranjyan and Richtarik 2026): as `round_allows_a_step` says.
+      step_every: the buffer is never full; in phase 3 of each instant at which it is time, at step_every and its
+        multiples, the server steps with whatever is in it, with nothing too.
     """
     if buffer_size < 1 or stop_after_steps < 1:
         raise ValueError("need buffer_size >= 1 and stop_after_steps >= 1")
@@ -900,6 +915,11 @@ def simulate(
         if cancel_at_step:
             throw_away_under_way(clients, now)
             unnoticed.clear()
+        if too_stale == "cancel":
+            stale = [t for t in under_way if simulation.version + 1 - t.download_version > staleness_limit]
+            for trip in sorted(stale, key=lambda trip: trip.client):
+                under_way.remove(trip)
+                throw_away(trip, now, arrived=True)  # the server stops it, so it knows
         simulation.server_step(list(buffer), now)
         buffer.clear()
 
@@ -907,10 +927,38 @@ def simulate(
         waits = too_stale == "wait" and any(
             simulation.version + 1 - trip.download_version > staleness_limit for trip in under_way
         )
-        if len(buffer) >= (first_buffer_size if before_step_0() else buffer_size) and not waits:
+        if is_full() and not waits:
             server_step(now)
 
+    def round_allows_a_step():
+        """Every client has a gradient in the round's table, and the last to arrive has made no step in this round."""
+        table, following, stepped = set(), set(), set()
+        arrived = [*simulation.applied, *buffer]
+        for trip, after in itertools.pairwise([*arrived, None]):
+            (following if trip.client in stepped else table).add(trip.client)
+            if trip.step is not None and (
+                after is None or after.step != trip.step
+            ):  # the step is this client's
+                stepped.add(trip.client)
+                if len(stepped) == num_clients:
+                    table, following, stepped = following, set(), set()
+        return bool(buffer) and len(table) == num_clients and buffer[-1].client not in stepped
+
+    def is_full():
+        if step_when == "each_client_once_a_round":
+            return round_allows_a_step()
+        if step_every is not None:
+            return False
+        if step_when == "harmonic_mean":
+            counts = [sum(trip.client == client for trip in buffer) for client in clients]
+            return all(counts) and 1 / sum(Fraction(1, b) for b in counts) >= Fraction(
+                buffer_size, num_clients**2
+            )
+        return len(buffer) >= (first_buffer_size if before_step_0() else buffer_size)
+
     def flush_time():
+        if step_every is not None:
+            return (simulation.version + 1) * step_every
         if flush_after is None or not buffer or before_step_0():
             return math.inf
         return buffer[0].arrival_time + flush_after

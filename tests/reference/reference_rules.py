@@ -35,6 +35,13 @@ Sources:
   System Heterogeneity", 2026.
 - HeLoCo: Al Asif et al., "HeLoCo: Efficient Asynchronous Low-Communication Training under Data and Device
   Heterogeneity", 2026.
+- Malenia SGD: Tyurin and Richtarik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
+  Fixed Computation Model", 2023.
+- Ringleader ASGD: Maranjyan and Richtarik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time
+  Complexity under Data Heterogeneity", 2026.
+- Generalized AsyncSGD: Leconte et al., "Queuing Dynamics of Asynchronous Federated Learning", 2024.
+- FedFix: Fraboni et al., "A General Theory for Federated Optimization with Asynchronous and Heterogeneous Clients
+  Updates", 2023.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
 - SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
 - FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
@@ -303,6 +310,108 @@ class DelayAdaptiveASGD(ReportingRule):
         self.reports.append({"factor": factor})
         if self.form == "drop" and factor == 0.0:
             return None
+        return scale(factor, gradient_of(trip, self.client_learning_rate))
+
+
+class Malenia(ReportingRule):
+    """Malenia SGD: the direction (1/N) sum_i (1/B_i) sum_j g_ij; client i has brought B_i gradients in this step.
+
+    Reports: factors, 1 / (N B_i) of each trip.
+    """
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def pseudo_gradient(self, params, trips):
+        by_client: dict[int, list] = {}
+        for trip in trips:
+            by_client.setdefault(trip.client, []).append(gradient_of(trip, self.client_learning_rate))
+        if len(by_client) != self.num_clients:
+            raise ValueError("Malenia waits for every client")
+        means = [weighted_sum([1.0 / len(each)] * len(each), each) for each in by_client.values()]
+        self.reports.append(
+            {"factors": [1 / self.num_clients / len(by_client[trip.client]) for trip in trips]}
+        )
+        return weighted_sum([1.0 / self.num_clients] * len(means), means)
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.num_clients = num_clients
+
+
+class FedFix(ReportingRule):
+    """FedFix: w <- w + sum_i d_i D_i with d_i = ceil(tau_i / dt) / N, tau_i the duration of the trip.
+
+    every: dt.
+
+    Reports: factors, d_i of each trip.
+    """
+
+    def __init__(self, every: float):
+        self.every = every
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.num_clients = num_clients
+
+    def pseudo_gradient(self, params, trips):
+        taken = [trip.arrival_time - trip.download_time for trip in trips]
+        weights = [math.ceil(each / self.every) / self.num_clients for each in taken]
+        self.reports.append({"factors": weights})
+        if not trips:
+            return zeros_like(params)
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+class Ringleader(ReportingRule):
+    """Ringleader ASGD: two tables of gradients; each step is made by the client whose gradient came last.
+
+    Table: {client: its gradients}. With each step all that has arrived since the one before goes into the tables as
+    it came: until a round's first step into the current one; later on, what the round's other clients bring for their
+    own step into the current one, and before that step is made; all else into the next one.
+    """
+
+    def __init__(self, client_learning_rate: float):
+        self.client_learning_rate = client_learning_rate
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.num_clients = num_clients
+        self.current, self.next, self.stepped = {}, {}, set()
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            table = self.next if trip.client in self.stepped else self.current
+            table.setdefault(trip.client, []).append(gradient_of(trip, self.client_learning_rate))
+        if len(self.current) != self.num_clients:
+            raise ValueError("a step of Ringleader needs a gradient of every client")
+        means = [weighted_sum([1.0 / len(each)] * len(each), each) for each in self.current.values()]
+        direction = weighted_sum([1.0 / self.num_clients] * len(means), means)
+        self.reports.append({"counts": {client: len(each) for client, each in self.current.items()}})
+        self.stepped.add(trips[-1].client)
+        if len(self.stepped) == self.num_clients:
+            self.current, self.next, self.stepped = self.next, {}, set()
+        return direction
+
+
+class GeneralizedAsyncSGD(ReportingRule):
+    """Generalized AsyncSGD: w <- w - eta / (N p_i) g, one arrival per step.
+
+    Args:
+      client_learning_rate: for g.
+      probabilities: p_i of each client.
+
+    Reports: factor, 1 / (N p_i).
+    """
+
+    def __init__(self, client_learning_rate: float, probabilities):
+        self.client_learning_rate = client_learning_rate
+        self.probabilities = probabilities
+
+    def pseudo_gradient(self, params, trips):
+        trip = the_only_trip(self, trips)
+        factor = 1 / (len(self.probabilities) * self.probabilities[trip.client])
+        self.reports.append({"factor": factor})
         return scale(factor, gradient_of(trip, self.client_learning_rate))
 
 

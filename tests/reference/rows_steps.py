@@ -1,5 +1,6 @@
 """Cases of steps that throw away, wait, flush or cancel; `hand_cases.py` explains how they are written."""
 
+import reference as ref
 from hand_cases import case
 from pytest import approx
 
@@ -18,6 +19,31 @@ STEPS = [
     case("steps of the same instant make a trip too stale", [1, 1, 1], staleness_limit=1,
          steps="@1 0#0 v0 0-1; @1 1#0 v0 0-1; @2 0#1 v2 1-2", under_way="0#2 v3 2-3, 1#1 v2 1-2, 2#1 v2 1-2",
          thrown_away="2#0 v0 0-1 x1 s2"),
+    # Ringmaster's algorithm 5 with R = 2. The step at 2 makes client 1's trip two versions old, so it is stopped
+    # there and begins anew; the step at 4 stops it again; so client 1 never brings anything.
+    case("what becomes too stale is stopped", [1, 3.5], staleness_limit=1, too_stale="cancel", targets=[8, -8],
+         steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2; @3 0#2 v2 2-3; @4 0#3 v3 3-4",
+         under_way="0#4 v4 4-5, 1#2 v4 4-7.5", thrown_away="1#0 v0 0-3.5 x2 s1, 1#1 v2 2-5.5 x4 s3",
+         values=[0, 4, 6, 7, 7.5]),
+    # R = 3: the steps at 1, 2 and 3 make the first trip three old; of the next it arrives with staleness 2, at 5.5.
+    case("what is stopped starts again from the newest version", [1, [3.5, 2.5]], staleness_limit=2,
+         too_stale="cancel", targets=[8, -8],
+         steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2; @3 0#2 v2 2-3; @4 0#3 v3 3-4; @5 0#4 v4 4-5; @5.5 1#1 v3 3-5.5",
+         under_way="0#5 v5 5-6, 1#2 v6 5.5-8", thrown_away="1#0 v0 0-3.5 x3 s2",
+         values=[0, 4, 6, 7, 7.5, 7.75, 0.25]),
+    # All three arrive at time 1, limit 1: the second step makes client 2's trip too old, though it ends right then.
+    case("a trip that ends with the step that makes it too stale is stopped", [1, 1, 1], staleness_limit=1,
+         too_stale="cancel",
+         steps="@1 0#0 v0 0-1; @1 1#0 v0 0-1; @2 0#1 v2 1-2", under_way="0#2 v3 2-3, 1#1 v2 1-2, 2#1 v2 1-2",
+         thrown_away="2#0 v0 0-1 x1 s1"),
+    # K = 2: the trip in the buffer is not under way any more, and the step applies it.
+    case("what waits in the buffer is not stopped", [1, 1.5, 9], K=2, staleness_limit=0, too_stale="cancel",
+         steps="@1.5 0#0 v0 0-1, 1#0 v0 0-1.5", under_way="0#2 v1 1.5-2.5, 1#1 v1 1.5-3, 2#1 v1 1.5-10.5",
+         thrown_away="0#1 v0 1-2 x1.5 s0, 2#0 v0 0-9 x1.5 s0"),
+    case("what is stopped counts for those who leave after a number of trips", [1, 9], staleness_limit=0,
+         too_stale="cancel", vanish=("trips", (1,), 2),
+         steps="@1 0#0 v0 0-1; @2 0#1 v1 1-2; @3 0#2 v2 2-3", under_way="0#3 v3 3-4",
+         thrown_away="1#0 v0 0-9 x1 s0, 1#1 v1 1-10 x2 s1"),
     # K = 1, limit 0: of the first round, client 0 is in time at 1, and 1 at its second trial from 2 to 4.
     case("whose trip was too stale has not contributed to the round", [1, 2], restart="after_round",
          staleness_limit=0,
@@ -103,6 +129,29 @@ STEPS = [
     case("steps after the first larger one may be short", [1, [9, 2]], K=3, first_buffer_size=2,
          flush_after=0.5,
          steps="@9 0#0 v0 0-1, 1#0 v0 0-9; @10.5 0#1 v1 9-10", under_way="0#2 v1 10-11, 1#1 v1 9-11"),
+    # ---- Steps by the clock, and by the harmonic mean of the clients' numbers of trips.
+    # FedFix: client 0 is done at 1 and waits for the step at 2; of its second trip nothing has come by 4. At 6 it has
+    # just arrived, and so has client 1, whose trip took three steps.
+    case("the server steps by the clock and clients wait for it", [[1, 4], 6], step_every=2, restart="after_step",
+         rule=ref.FedAvg(divide_by=1.0), targets=[8, -8],
+         steps="@2 0#0 v0 0-1; @4 ; @6 0#1 v1 2-6, 1#0 v0 0-6", under_way="0#2 v3 6-10, 1#1 v3 6-12",
+         values=[0, 4, 4, 2]),
+    # Without waiting: three trips at once at 2.5, then none.
+    case("the clock's steps take whatever has arrived", [[0.75, 0.75, 0.75, 9], 9], step_every=2.5,
+         rule=ref.FedAvg(divide_by=1.0),
+         steps="@2.5 0#0 v0 0-0.75, 0#1 v0 0.75-1.5, 0#2 v0 1.5-2.25; @5 ",
+         under_way="0#3 v0 2.25-11.25, 1#0 v0 0-9"),
+    # S = 3 of 2 clients: a step where 4 >= 3 (1 / B_0 + 1 / B_1). At 2.5 the counts are 2 and 1 (which gives 4.5), at
+    # 3 they are 3 and 1 (4). Client 1's trip goes on to 5, when the counts are 2 and 1; at 6, 3 and 1 again.
+    case("a step waits for the harmonic mean of the counts", [1, 2.5], K=3, step_when="harmonic_mean",
+         steps="@3 0#0 v0 0-1, 0#1 v0 1-2, 1#0 v0 0-2.5, 0#2 v0 2-3; @6 0#3 v1 3-4, 0#4 v1 4-5, 1#1 v0 2.5-5, "
+               "0#5 v1 5-6", under_way="0#6 v2 6-7, 1#2 v1 5-7.5"),
+    # With stops the second round is like the first.
+    case("a step by the harmonic mean stops what is under way", [1, 2.5], K=3, step_when="harmonic_mean",
+         cancel_at_step=True,
+         steps="@3 0#0 v0 0-1, 0#1 v0 1-2, 1#0 v0 0-2.5, 0#2 v0 2-3; @6 0#3 v1 3-4, 0#4 v1 4-5, 1#2 v1 3-5.5, "
+               "0#5 v1 5-6", under_way="0#6 v2 6-7, 1#4 v2 6-8.5",
+         thrown_away="1#1 v0 2.5-5 x3 s0, 1#3 v1 5.5-8 x6 s1"),
     # At time 3 the buffer of client 0's trip is applied. Who leaves with that step does not start again.
     # Client 2 starts in client 1's place, after the step.
     case("clients leave ahead of a short step", [[1, 4], 8, [1, 4]], M=2, K=9, flush_after=2,

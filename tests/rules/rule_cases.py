@@ -127,7 +127,10 @@ def with_state(rule, expected, correction: str, rates=(1.0, 1.0), **changes) -> 
     )
 
 
+BY_MEAN = {"step_when": "harmonic_mean"}
+ROUNDS = {"step_when": "each_client_once_a_round"}
 CLIENTS = 9
+ROUTING = (1, 1, 2, 2, 3, 3, 4, 4, 5)
 RULES = {
     "fedstaleweight, equation 8": Case(
         "", rules.fedstaleweight(), lambda: papers.FedStaleWeight("equation_8"), buffer_size=5
@@ -179,6 +182,33 @@ RULES = {
     ),
     "rescaled asgd, frequency": on_gradients(
         rules.rescaled_asgd("frequency"), lambda: papers.RescaledASGD(1.0, "frequency"), 0.1, buffer_size=1
+    ),
+    "ringmaster": on_gradients(
+        rules.asgd(), lambda: papers.VanillaASGD(1.0), buffer_size=1, protocol={"staleness_limit": 4}
+    ),
+    "ringmaster, stops": on_gradients(
+        rules.asgd(),
+        lambda: papers.VanillaASGD(1.0),
+        buffer_size=1,
+        protocol={"staleness_limit": 4, "too_stale": "cancel"},
+    ),
+    "rennala": on_gradients(rules.fedavg(), ref.FedAvg, protocol={"cancel_at_step": True}),
+    "malenia": on_gradients(rules.malenia(), lambda: papers.Malenia(1.0), buffer_size=12, protocol=BY_MEAN),
+    "malenia, stops": on_gradients(
+        rules.malenia(),
+        lambda: papers.Malenia(1.0),
+        buffer_size=12,
+        protocol={**BY_MEAN, "cancel_at_step": True},
+    ),
+    "generalized async sgd": on_gradients(
+        rules.generalized_async_sgd(tuple(ROUTING)),
+        lambda: papers.GeneralizedAsyncSGD(1.0, np.array(ROUTING) / sum(ROUTING)),
+        0.1,
+        buffer_size=1,
+    ),
+    "ringleader": on_gradients(rules.ringleader(), lambda: papers.Ringleader(1.0), 0.2, protocol=ROUNDS),
+    "fedfix": Case(
+        "", rules.fedfix(), lambda: papers.FedFix(0.75), restart="after_step", protocol={"step_every": 0.75}
     ),
     "fadas": fadas("paper"),
     "fadas, release": fadas("release", "release"),

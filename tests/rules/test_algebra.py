@@ -329,6 +329,27 @@ def test_rescaled_steps_end_at_the_plain_optimum_and_equal_ones_at_that_of_the_f
     assert np.linalg.norm(model - ends[name]) < 0.02
 
 
+# (rule, options of the schedule, server's rate, how near it ends): Malenia's and Ringleader's ends are exact, FedFix
+# goes round the optimum in a circle as small as its rate.
+AT_THE_OPTIMUM = {
+    "malenia": (rules.malenia(), {"step_when": "harmonic_mean", "buffer_size": 7}, 0.3, 1e-9),
+    "ringleader": (rules.ringleader(), {"step_when": "each_client_once_a_round"}, 0.05, 1e-9),
+    "fedfix": (rules.fedfix(), {"step_every": 1.5, "restart": "after_step"}, 0.002, 0.02),
+}
+
+
+@pytest.mark.parametrize("name", [*AT_THE_OPTIMUM, "rennala"])
+def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optimum(name: str):
+    """At unequal speeds; Rennala SGD ends where the 5 gradients that come first want it."""
+    rennala = rules.fedavg(), {"cancel_at_step": True, "buffer_size": 5}, 0.3, 1e-9
+    rule, options, server_rate, near = AT_THE_OPTIMUM.get(name, rennala)
+    schedule = jafl.asynchronous(num_clients=5, concurrency=5, delay=UNEQUAL, server_steps=3_000, **options)
+    model = quadratics.run(rule, schedule, rate=1.0, server_rate=server_rate)[-1]
+    plain, quick = (quadratics.optimum(np.array(weights, float)) for weights in ([1] * 5, [2, 2, 1, 0, 0]))
+    assert np.linalg.norm(plain - quick) > 0.3
+    assert np.linalg.norm(model - (quick if name == "rennala" else plain)) < near
+
+
 @pytest.mark.parametrize("name, buffer_size", [("area", 1), ("area", 3), ("mifa", 3)])
 def test_all_clients_count_the_same_where_area_and_mifa_end(name: str, buffer_size: int):
     """FedAvg's fixed point with everybody, (sum P_i)^-1 sum P_i b_i, P_i = 1 - (1 - rate a_i)^Q, at any speeds."""

@@ -152,6 +152,43 @@ def test_gsgm_needs_gated_rounds():
     assert_refused(rules.gsgm(), make_schedule(restart="after_step"), "restart is", "'after_round' for gsgm")
 
 
+WITHOUT_PROTOCOL = {
+    "malenia": (
+        rules.malenia(),
+        {"buffer_size": 2},
+        "step 0 has none of client .*step_when='harmonic_mean'",
+    ),
+    "fedfix": (
+        rules.fedfix(),
+        {"buffer_size": 2},
+        "between two of them. .*step_every=..., restart='after_step'",
+    ),
+    "ringleader": (rules.ringleader(), {}, "step_when='each_client_once_a_round', concurrency=num_clients"),
+    "ringleader in rounds": (
+        rules.ringleader(),
+        {"step_when": "harmonic_mean"},
+        "rounds in which each client makes one server step, once all have been heard",
+    ),
+    "routing of other clients": (
+        rules.generalized_async_sgd((1, 2, 3)),
+        {},
+        "routing is .1, 2, 3., but must be a number for each of the 6 clients",
+    ),
+    "fedfix, at once": (rules.fedfix(), {"step_every": 0.5}, "starts at time .*, between two of them"),
+    "a mean by the clock": (
+        rules.fedbuff(),
+        {"step_every": 1e-2},
+        "no trip arrived: raise step_every, or take",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_PROTOCOL)
+def test_a_rule_without_its_protocol_says_which_call_makes_one(name):
+    rule, options, parts = WITHOUT_PROTOCOL[name]
+    assert_refused(rule, make_schedule(**{"server_steps": 200, **options}), parts)
+
+
 def test_trips_without_duration_have_no_rescaled_rate():
     """As in a schedule written by hand. By frequency they have one."""
     schedule = make_schedule()

@@ -1,6 +1,7 @@
 """What every rule must keep, one row per public rule; the table is checked against the package's rules."""
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ class Row(NamedTuple):
     rule: Specification
     other_numbers: Specification | None
     buffer_size: int
-    restart: str = "at_once"
+    restart: str | Mapping[str, Any] = "at_once"  # or more arguments of the schedule
 
 
 def own_gradient(params: Any) -> Any:
@@ -30,6 +31,8 @@ def own_gradient(params: Any) -> Any:
     return jax.tree.map(lambda p: jnp.zeros_like(p).at[..., ::2].set(-0.3), params)
 
 
+# Of nearly the same durations, so that other ones make schedules of nearly the same size.
+BY_MEAN = {"step_when": "harmonic_mean", "delay": jafl.delays.uniform(0.9, 1.2)}
 ROWS = {
     "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
@@ -52,6 +55,14 @@ ROWS = {
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
     "feddyn": Row(rules.feddyn(0.1), rules.feddyn(0.3), 4),
+    "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
+    "ringleader": Row(
+        rules.ringleader(),
+        None,
+        4,
+        {**BY_MEAN, "step_when": "each_client_once_a_round", "concurrency": 8, "buffer_size": None},
+    ),
+    "malenia": Row(rules.malenia(), None, 4, {**BY_MEAN, "concurrency": 8}),
     "fednova": Row(rules.fednova(), None, 4),
     "fedstaleweight": Row(
         rules.fedstaleweight(average="exponential", decay=0.5),
@@ -60,6 +71,7 @@ ROWS = {
     ),
     "masfl": Row(rules.masfl(0.9), rules.masfl(0.5), 4),
     "scaffold": Row(rules.scaffold(), None, 4),
+    "generalized_async_sgd": Row(rules.generalized_async_sgd(tuple(range(1, 9))), None, 1),
     "gsgm": Row(rules.gsgm(0.1), rules.gsgm(0.9), 3, "after_round"),
     "rescaled_asgd": Row(rules.rescaled_asgd(), None, 1),
     "sasgd": Row(rules.sasgd(), None, 4),
@@ -109,11 +121,11 @@ def one_step(row: Row, arrivals: list[Arrival], state: Any) -> tuple:
     buffer, reports = rule.begin(state, PARAMS), []
     schedule = small_schedule(rule, len(arrivals), row.restart)
     columns = {name: jnp.asarray(rows[0]) for name, rows in rule.columns(schedule).items()}
-    nothing = jax.tree.map(jnp.zeros_like, PARAMS)
     for each in arrivals:
         each = each._replace(columns=columns)
         if rule.remembers:  # columns and memory are those of a client's first trip
-            each = each._replace(previous=nothing, stored=rule.remembers(each))
+            stored = rule.remembers(each)
+            each = each._replace(previous=jax.tree.map(jnp.zeros_like, stored), stored=stored)
         buffer, report = rule.fold(buffer, each)
         reports.append(report)
     return rule.finish(buffer, PARAMS), reports
@@ -163,14 +175,11 @@ def test_state_and_buffer_keep_their_shapes_and_types(row: Row):
     state = rule.init(PARAMS, 5)
     opened = rule.begin(state, PARAMS)
     columns = rule.columns(small_schedule(rule, row.buffer_size, row.restart))
-    folded, _ = rule.fold(
-        opened,
-        arrival()._replace(
-            columns={name: jnp.asarray(rows[0]) for name, rows in columns.items()},
-            previous=PARAMS,
-            stored=PARAMS,
-        ),
-    )
+    trip = arrival()._replace(columns={name: jnp.asarray(rows[0]) for name, rows in columns.items()})
+    if rule.remembers:
+        stored = rule.remembers(trip)
+        trip = trip._replace(previous=stored, stored=stored)
+    folded, _ = rule.fold(opened, trip)
     assert shapes(folded) == shapes(opened)
     (_, after, _, _), _ = one_step(row, [arrival()] * row.buffer_size, state)
     assert shapes(after) == shapes(state)
@@ -241,24 +250,24 @@ def test_huge_staleness_stays_finite(row: Row):
 
 
 def small_schedule(
-    rule: jafl.Rule, buffer_size: int, restart: str = "at_once", seed: int = 0
+    rule: jafl.Rule, buffer_size: int, restart: str | Mapping[str, Any] = "at_once", seed: int = 0
 ) -> jafl.EventSchedule:
-    return jafl.asynchronous(
-        num_clients=8,
-        concurrency=8 if rule.initial_round else 6,
-        buffer_size=buffer_size,
-        delay=jafl.delays.exponential(1.0),
-        server_steps=24,
-        initial_round=rule.initial_round,
-        restart=restart,
-        seed=seed,
-    )
+    arguments = {
+        "num_clients": 8,
+        "concurrency": 8 if rule.initial_round else 6,
+        "buffer_size": buffer_size,
+        "delay": jafl.delays.exponential(1.0),
+        "server_steps": 24,
+        "initial_round": rule.initial_round,
+        "seed": seed,
+    }
+    return jafl.asynchronous(**arguments | ({"restart": restart} if isinstance(restart, str) else restart))
 
 
 def small_run(
     rule: Any,
     buffer_size: int,
-    restart: str = "at_once",
+    restart: str | Mapping[str, Any] = "at_once",
     *,
     learning_rate: float = 0.1,
     seed: int = 0,

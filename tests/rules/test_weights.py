@@ -58,6 +58,7 @@ class Weighing:
     expected: Callable[[], ref.Rule]
     buffer_size: int = 4
     initial_round: bool = False
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the schedule
 
 
 def cached(rule: Any, expected: Callable[[], ref.Rule], buffer_size: int = 1) -> Weighing:
@@ -86,6 +87,26 @@ WEIGHINGS = {
     "fedfa, updates": Weighing(rules.fedfa(4, "updates"), lambda: papers.FedFa(4, False), 1),
     "mifa": Weighing(rules.mifa(), papers.MIFA),
     "dude-asgd": Weighing(rules.dude_asgd(), lambda: papers.DuDeASGD(1.0), 4, True),
+    "ringleader": Weighing(
+        rules.ringleader(),
+        lambda: papers.Ringleader(1.0),
+        options={"step_when": "each_client_once_a_round", "buffer_size": None},
+    ),
+    "generalized async sgd": Weighing(
+        rules.generalized_async_sgd([1, 2, 3, 4, 5, 6, 7]),
+        lambda: papers.GeneralizedAsyncSGD(1.0, np.arange(1, 8) / 28),
+        1,
+    ),
+    "malenia": Weighing(
+        rules.malenia(),
+        lambda: papers.Malenia(1.0),
+        options={"step_when": "harmonic_mean", "server_steps": 8},
+    ),
+    "fedfix": Weighing(
+        rules.fedfix(),
+        lambda: papers.FedFix(0.5),
+        options={"step_every": 0.5, "restart": "after_step", "buffer_size": None},
+    ),
     "fedbuff": Weighing(rules.fedbuff(), ref.FedBuff),
     "fedbuff, by examples": Weighing(
         rules.fedbuff(weigh_by_examples=True), lambda: ref.FedBuff(weight_by_examples=True)
@@ -130,7 +151,9 @@ DEFAULT_TIER += tuple(name for name in WEIGHINGS if name.startswith("delay-adapt
 @pytest.mark.parametrize("name", in_tiers(WEIGHINGS.keys(), DEFAULT_TIER))
 def test_weights_are_the_factors_of_the_updates(name: str):
     case = WEIGHINGS[name]
-    schedule = make_schedule(case.buffer_size, case.initial_round)
+    schedule = make_schedule(
+        **{"buffer_size": case.buffer_size, "initial_round": case.initial_round} | case.options
+    )
     factors = expected_factors(case.expected(), schedule)
     history, applied = run(case.rule, schedule)
     np.testing.assert_allclose(history.weights, factors.sum(axis=0), atol=1e-9)

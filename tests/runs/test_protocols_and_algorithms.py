@@ -71,6 +71,7 @@ RUNS = {
         "delay": "exponential(5)",
         "server_steps": 20,
     },
+    "queues": {"algorithm": "generalized_async_sgd", "concurrency": 7, "client_trips": 40},
     "all that are due": {
         "algorithm": "aced",
         "protocol": "drawn_staleness",

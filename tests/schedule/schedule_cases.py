@@ -204,7 +204,7 @@ def presences(draw, num_clients: int) -> availability.Availability:
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
 CLIENTS = ("dropout", "failure_rate", "availability")
-SERVER = ("restart", "drop", "wait", "flush_after", "cancel_at_step")
+SERVER = ("restart", "drop", "cancel", "wait", "flush_after", "cancel_at_step")
 LIMITS = ("most_trips", "smallest_gap")
 
 
@@ -217,7 +217,7 @@ def ways_to_replace_what_is_lost() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -> Case:
-    """Cases with at least one of the options; ``drop`` and ``wait`` are the two ways to limit staleness."""
+    """Cases with at least one of the options; ``drop``, ``cancel`` and ``wait`` are the ways to limit staleness."""
     case = draw(cases)
     clients = case.arguments["num_clients"]
     values = {
@@ -229,12 +229,17 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
         "cancel_at_step": st.just(True),
         "most_trips": st.integers(1, 1 + 90 // clients),
         "smallest_gap": st.integers(1, 5),
+        "selection_weights": st.lists(st.sampled_from([0.5, 1, 300]), min_size=clients, max_size=clients),
     }
     chosen = draw(st.sets(st.sampled_from(options), min_size=1))
     if "wait" in chosen:  # excludes these
-        chosen = chosen - {"drop", "flush_after", "cancel_at_step"}
+        chosen = chosen - {"drop", "cancel", "flush_after", "cancel_at_step"}
+    if "cancel" in chosen:
+        chosen = chosen - {"drop", "cancel_at_step"}
     arguments = {name: draw(values[name]) for name in sorted(chosen & set(values))}
-    for too_stale in chosen & {"drop", "wait"}:
+    if case.arguments.get("concurrency") == clients:
+        arguments.pop("selection_weights", None)  # nobody to choose from
+    for too_stale in chosen & {"drop", "cancel", "wait"}:
         arguments |= {"too_stale": too_stale, "staleness_limit": draw(st.integers(0, 4))}
     if arguments.get("restart") == "after_step" and case.protocol is asynchronous:
         arguments |= draw(ways_to_replace_what_is_lost())
@@ -244,6 +249,33 @@ def with_options(draw, cases, options=CLIENTS + SERVER, restarts=RESTARTS[1:]) -
 def option_cases(*options: str) -> st.SearchStrategy[Case]:
     """Buffered training with at least one of the options; of all if none is named."""
     return with_options(asynchronous_cases(), options or CLIENTS + SERVER)
+
+
+@st.composite
+def harmonic_cases(draw, options=()) -> Case:
+    """Steps that wait for the harmonic mean of up to 6 clients' numbers of trips, with and without ``options``."""
+    case = draw(asynchronous_cases().filter(lambda case: case.arguments["num_clients"] <= 6))
+    everybody = {"concurrency": case.arguments["num_clients"], "step_when": "harmonic_mean"}
+    steps = min(case.arguments["server_steps"], 8)
+    case = Case(asynchronous, {**case.arguments, **everybody, "server_steps": steps})
+    return draw(with_options(st.just(case), options)) if options else case
+
+
+@st.composite
+def round_cases(draw, options=()) -> Case:
+    """Rounds of single steps by up to 6 clients, with and without ``options``."""
+    case = draw(harmonic_cases(options))
+    arguments = {name: value for name, value in case.arguments.items() if name != "buffer_size"}
+    return Case(asynchronous, {**arguments, "step_when": "each_client_once_a_round", "server_steps": 25})
+
+
+@st.composite
+def timed_cases(draw, options=()) -> Case:
+    """Steps by the clock, at multiples that tie with arrivals and at others, with and without ``options``."""
+    case = draw(with_options(asynchronous_cases(), options) if options else asynchronous_cases())
+    arguments = {name: value for name, value in case.arguments.items() if name != "buffer_size"}
+    every = draw(st.sampled_from([0.5, 1.0, 0.3, 4.0]))
+    return Case(asynchronous, {**arguments, "step_every": every, "server_steps": draw(st.integers(1, 25))})
 
 
 @st.composite

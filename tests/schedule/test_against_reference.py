@@ -21,6 +21,7 @@ from replays import (
 )
 from schedule_cases import (
     CLIENTS,
+    LIMITS,
     SERVER,
     Case,
     WholeNumbers,
@@ -28,12 +29,15 @@ from schedule_cases import (
     begun_by_everybody,
     drawn_cases,
     due_cases,
+    harmonic_cases,
     limited,
     open_cases,
     open_cases_with_replacement,
     open_option_cases,
     option_cases,
+    round_cases,
     synchronous_cases,
+    timed_cases,
     with_options,
 )
 from tiers import in_tiers
@@ -172,6 +176,26 @@ RANDOM = {
         compare_or_reject,
         80,
     ),
+    "selection weights": (with_options(asynchronous_cases(), ("selection_weights",)), compare_or_reject, 60),
+    "selection weights with options": (
+        with_options(asynchronous_cases(), ("selection_weights", *CLIENTS, *SERVER, *LIMITS)),
+        compare_or_reject,
+        80,
+    ),
+    "harmonic mean": (harmonic_cases(), compare_or_reject, 60),
+    "harmonic mean with options": (
+        harmonic_cases((*CLIENTS, "drop", "cancel", "cancel_at_step")),
+        compare_or_reject,
+        80,
+    ),
+    "rounds of single steps": (round_cases(), compare_or_reject, 60),
+    "rounds of single steps with options": (round_cases(CLIENTS), compare_or_reject, 80),
+    "by the clock": (timed_cases(), compare_or_reject, 60),
+    "by the clock with options": (
+        timed_cases(("restart", *CLIENTS, "drop", "cancel", "cancel_at_step", *LIMITS)),
+        compare_or_reject,
+        120,
+    ),
     "open arrivals": (open_cases(), compare_or_reject, 60),
     "open arrivals with options": (open_option_cases(), compare_or_reject, 80),
     "open arrivals with replacement": (open_cases_with_replacement(), compare_with_replacement, 80),
@@ -206,6 +230,12 @@ RANDOM = {
 FULL = {
     *("options together", "limits, initial round", "buffered, durations of zero", "leaving with options"),
     *("open arrivals with options", "open arrivals with replacement", "wait alone", "dropout alone"),
+    *(
+        "selection weights with options",
+        "rounds of single steps with options",
+        "harmonic mean with options",
+        "by the clock with options",
+    ),
     *("limits and all other options", "failure_rate alone", "availability alone", "limits, drawn staleness"),
 }
 

@@ -15,12 +15,15 @@ from schedule_cases import (
     asynchronous_cases,
     drawn_cases,
     due_cases,
+    harmonic_cases,
     limited,
     open_cases,
     open_cases_with_replacement,
     open_option_cases,
     option_cases,
+    round_cases,
     synchronous_cases,
+    timed_cases,
 )
 from tiers import in_tiers
 
@@ -32,6 +35,9 @@ PROTOCOLS = {
     "open arrivals with replacement": open_cases_with_replacement(),
     "drawn staleness": drawn_cases(),
     "all that are due": due_cases(),
+    "harmonic mean": harmonic_cases(),
+    "rounds of single steps": round_cases(),
+    "by the clock": timed_cases(),
     "limits": limited(asynchronous_cases(), *CLIENTS, *SERVER)
     | limited(open_cases())
     | limited(synchronous_cases()),

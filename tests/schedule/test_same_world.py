@@ -20,6 +20,8 @@ PLAIN = {
     "after_round": lambda **more: asynchronous(**BUFFERED, restart="after_round", **more),
     "K-batch-sync": lambda **more: asynchronous(**BUFFERED, cancel_at_step=True, **more),
     "drop": lambda **more: asynchronous(**BUFFERED, staleness_limit=1, **more),
+    "cancel": lambda **more: asynchronous(**BUFFERED, staleness_limit=1, too_stale="cancel", **more),
+    "by the clock": lambda **more: asynchronous(**{**BUFFERED, "buffer_size": None}, step_every=0.5, **more),
     "wait": lambda **more: asynchronous(**BUFFERED, staleness_limit=1, too_stale="wait", **more),
     "flush": lambda **more: asynchronous(**BUFFERED, flush_after=0.3, **more),
     "open arrivals": lambda **more: open_arrivals(**COMMON, start_rate=6.0, buffer_size=4, **more),

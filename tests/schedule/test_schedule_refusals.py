@@ -48,6 +48,87 @@ BAD_BUFFERED = {
         {"restart": "after_step", "replace_lost": "after_time_out", "trip_time_out": 0.0},
         "trip_time_out is 0.0, but must be a finite number above 0",
     ),
+    "weights of others": (
+        {"selection_weights": [1, 2]},
+        "selection_weights is [1, 2]",
+        "for each of the 10 clients",
+    ),
+    "a weight of 0": (
+        {"selection_weights": [1] * 9 + [0]},
+        "selection_weights of client 9 is 0.0",
+        "above 0",
+    ),
+    "weights of nobody idle": (
+        {"selection_weights": [1] * 10, "concurrency": 10},
+        "must be left out where all clients train",
+        "lower concurrency",
+    ),
+    "no such predicate": (
+        {"step_when": "harmonic"},
+        "step_when is 'harmonic'",
+        "Did you mean 'harmonic_mean'?",
+    ),
+    "a mean over some clients": (
+        {"step_when": "harmonic_mean"},
+        "concurrency is 4, but must be the number of clients, 10, where step_when is 'harmonic_mean'",
+    ),
+    "a mean and a flush": (
+        {"step_when": "harmonic_mean", "concurrency": 10, "flush_after": 1.0},
+        "flush_after is 1.0, but must be left out where step_when is given",
+    ),
+    "a mean and rounds": (
+        {"step_when": "harmonic_mean", "concurrency": 10, "restart": "after_round"},
+        "restart is 'after_round', but must be left out where step_when is given",
+    ),
+    "two predicates": (
+        {"step_when": "harmonic_mean", "concurrency": 10, "buffer_size": None, "step_every": 1.0},
+        "step_when is 'harmonic_mean', but must be left out where step_every is given",
+    ),
+    "rounds and a buffer": (
+        {"step_when": "each_client_once_a_round", "concurrency": 10},
+        "buffer_size is 3, but must be left out where step_when is 'each_client_once_a_round'",
+    ),
+    "rounds that throw away": (
+        {
+            "step_when": "each_client_once_a_round",
+            "concurrency": 10,
+            "buffer_size": None,
+            "staleness_limit": 0,
+        },
+        "staleness_limit is 0, but must be left out where step_when is given",
+    ),
+    "a clock and a buffer": (
+        {"step_every": 1.0},
+        "buffer_size is 3, but must be left out where step_every is given",
+        "The server steps when it is time",
+    ),
+    "a clock that stands": ({"step_every": 0.0, "buffer_size": None}, "step_every is 0.0", "above 0"),
+    "no moment": ({"step_every": NAN, "buffer_size": None}, "step_every is nan", "above 0"),
+    "never": ({"step_every": INF, "buffer_size": None}, "step_every is inf", "above 0"),
+    "steps before every trip": (
+        {"step_every": 0.1, "buffer_size": None},
+        "step_every is 0.1, but must be larger: in all 5 server steps no trip arrived",
+    ),
+    "a clock that hardly moves": (
+        {"step_every": 1e-9, "buffer_size": None, "server_steps": None, "client_trips": 50},
+        "step_every is 1e-09, but must be larger: no trip arrived in 1,000,000 server steps, one after the other",
+    ),
+    "a clock that waits": (
+        {"step_every": 1.0, "buffer_size": None, "staleness_limit": 1, "too_stale": "wait"},
+        "too_stale is 'wait', but must be left out where step_every is given",
+    ),
+    "a clock and an initial round": (
+        {"step_every": 1.0, "buffer_size": None, "concurrency": 10, "initial_round": True},
+        "initial_round is True, but must be left out where step_every is given",
+    ),
+    "stops without a limit": (
+        {"too_stale": "cancel"},
+        "staleness_limit is None, but must be given where too_stale is 'cancel'",
+    ),
+    "stops of all": (
+        {"too_stale": "cancel", "staleness_limit": 1, "cancel_at_step": True},
+        "cancel_at_step is True, but must be left out where too_stale is 'cancel'",
+    ),
     "a time-out without use": (
         {"restart": "after_step", "trip_time_out": 1.0},
         "trip_time_out is 1.0, but must be left out where replace_lost is 'at_once'",

@@ -70,7 +70,51 @@ STARVED = {
         "contributed",
     ),
 }
-ONLY_BUFFERED = ("buffer above the places", "a round without one of the clients")
+OF_BOTH = set(STARVED)
+HARMONIC = {"concurrency": 6, "step_when": "harmonic_mean"}
+WAITS = "step_when='harmonic_mean' needs a trip of every client, and waits for "
+STARVED |= {
+    "a mean over a client that leaves": (
+        {**HARMONIC, "dropout": Dropout(clients=[4], time=5.0)},
+        WAITS + "client 4: 1 have left (dropout). Let fewer clients leave, or take step_when='buffer_full'",
+    ),
+    "a mean over clients that never come": (
+        {**HARMONIC, "availability": availability.windows([0, 1, 2, 2, 3, 4, 4], [0.0] * 4, [1e9] * 4)},
+        WAITS
+        + "2 clients, client 2 among them: 2 will never be there again (availability). Let clients be there",
+    ),
+    "a mean over a client that has made all its trips": (
+        {
+            **HARMONIC,
+            "most_trips": 2,
+            "buffer_size": 1,
+            "delay": delays.once_per_client(delays.log_normal(1.0, 1.0)),
+        },
+        "have made all their trips (most_trips is 2). Raise most_trips, or raise num_clients, or take step_when=",
+    ),
+    "a round without a client that has left": (
+        {
+            "concurrency": 6,
+            "step_when": "each_client_once_a_round",
+            "buffer_size": None,
+            "dropout": Dropout(clients=[4], time=9.0),
+        },
+        "step_when='each_client_once_a_round' needs a trip of every client, and waits for client 4: 1 have left",
+    ),
+    "the clock goes on without clients": (
+        {"buffer_size": None, "step_every": 2.0, "dropout": Dropout(1.0, time=5.0)},
+        EVERYBODY,
+    ),
+    "the clock goes on, and nobody ever comes": (
+        {"buffer_size": None, "step_every": 2.0, "availability": NEVER},
+        NEVER_THERE,
+    ),
+    "the clock goes on, and nobody may train": (
+        {"buffer_size": None, "step_every": 0.5, "restart": "after_step", "most_trips": 2},
+        NOBODY + "6 have made all their trips (most_trips is 2). Raise most_trips, or raise num_clients",
+    ),
+}
+ONLY_BUFFERED = (*STARVED.keys() - OF_BOTH, "buffer above the places", "a round without one of the clients")
 
 
 def refusal(protocol, arguments, most=20_000):

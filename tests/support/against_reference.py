@@ -43,6 +43,8 @@ class Case:
     learning_rate: float = 0.2
     steps: int = STEPS
     due: bool = False  # steps of all reports that are due
+    # More arguments of ``jafl.asynchronous``, which the reference calls the same.
+    protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def make_federation(clients: int, dtype) -> jafl.Federation:
@@ -65,15 +67,21 @@ def make_schedule(case: Case) -> jafl.EventSchedule:
     if case.over_selection is None:
         return jafl.asynchronous(
             concurrency=case.concurrency,
-            buffer_size=case.buffer_size,
+            buffer_size=case.buffer_size if _fills_a_buffer(case) else None,
             initial_round=case.initial_round,
             restart=case.restart,
+            **case.protocol,
             dropout=case.leaves and jafl.Dropout(clients=case.leaves[0], server_step=case.leaves[1]),
             **common,
         )
     return jafl.synchronous(
         cohort_size=case.concurrency, over_selection=case.over_selection, cohorts=case.cohorts, **common
     )
+
+
+def _fills_a_buffer(case: Case) -> bool:
+    """Whether a number of trips says when the server steps."""
+    return not {"step_every"} & set(case.protocol) and "round" not in case.protocol.get("step_when", "")
 
 
 def work_of(case: Case, model: jafl.Model):
@@ -183,6 +191,7 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
             select=choices(schedule),
             first_buffer_size=case.clients if case.initial_round else None,
             restart=case.restart,
+            **case.protocol,
             vanish=case.leaves and ("step", *case.leaves),
             **common,
         )

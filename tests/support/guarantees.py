@@ -160,6 +160,17 @@ def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
     assert not np.any(early), "a trip under way had arrived before the last step"
 
 
+def check_service(schedule: EventSchedule, delay: Delay, seed: int) -> None:
+    """Guarantees 5 and 7 of queues: a client works at one task after the other, at each for the time drawn for it."""
+    order = np.lexsort((schedule.trip, schedule.client))
+    client, trip = schedule.client[order], schedule.trip[order]
+    before = np.concatenate([[0.0], schedule.arrival_time[order][:-1]])
+    before[np.concatenate([[True], client[1:] != client[:-1]])] = 0.0
+    begun = np.maximum(schedule.download_time[order], before)
+    late = np.flatnonzero(schedule.arrival_time[order] != begun + delay.durations(seed, client, trip))
+    assert late.size == 0, f"trip {order[late[:1]]} does not arrive when its client has served it"
+
+
 def check_versions(schedule: EventSchedule) -> None:
     """Guarantee 8. Where a trip takes no time, its instant holds several newest versions, one after the other."""
     instants_with_several = schedule.arrival_time[schedule.download_time == schedule.arrival_time]

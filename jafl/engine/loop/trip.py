@@ -263,13 +263,16 @@ def fold_trip(
         if rule.remembers:
             value = rule.remembers(arrival)
             previous = client_memory.fetch(memory.of_rule(), arrival.client, value)
+        again = rule.remembers if rule.remembers and rule.memory.reads_previous else None
         keeps = isinstance(memory.codes, client_memory.Stored)
-        row = client_memory.Stored(value, client_memory.row_of_state(memory, state)) if keeps else value
         # A new state follows from what was read of the old one: the row is written after both.
         if keeps:
+            value = again(arrival._replace(previous=previous)) if again else value
+            row: Any = client_memory.Stored(value, client_memory.row_of_state(memory, state))
             (previous, row), memory = rows.order_read_before_write((previous, row), memory)
         else:
             previous, memory = rows.order_read_before_write(previous, memory)
+            row = again(arrival._replace(previous=previous)) if again else value
         # With the trip's own words: so the random rounding to 8 bits is the same in every order of training.
         memory, stored = client_memory.hold(
             memory, arrival.client, row, program.training.trips.key[trip], rows

@@ -62,6 +62,8 @@ def check_fit(
         schedule.num_clients,
         f"the federation's number of clients, {federation.num_clients}",
     )
+    if rule.check_schedule:
+        rule.check_schedule(schedule)
     _check_steps(schedule, rule)
     _check_model(federation, model, params)
     if rule.check_model:
@@ -196,19 +198,21 @@ def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
 
 def _about_empty_steps(schedule: EventSchedule) -> str:
     """How many server steps apply no trip, why, and what to do."""
-    void, empty = len(schedule.void_steps), len(schedule.empty_steps)
+    # Rounds leave nobody under way at the end; with steps by the clock somebody is, but for those who wait.
+    by_clock = len(schedule.inflight_client) > 0
+    void, empty = 0 if by_clock else len(schedule.void_steps), len(schedule.empty_steps)
     parts, remedies = [], []
     if void:
         parts.append(f"{void:,} are void, since fewer than min_reports clients reported")
         remedies += ["raise the deadline", "lower min_reports"]
     # They are empty for another reason, and have another remedy.
     if empty > void:
-        parts.append(f"in {empty - void:,} no client took part")
-        remedies.append("raise cohort_size or participation")
+        parts.append(f"in {empty - void:,} no {'trip arrived' if by_clock else 'client took part'}")
+        remedies.append("raise step_every" if by_clock else "raise cohort_size or participation")
     rule = "take a rule that divides by the expected size of a cohort, fedavg(divide_by=cohort_size)"
     causes = " and ".join(parts)
     remedy = ", ".join([*remedies, f"or {rule}"])
-    return f"Of {schedule.num_steps:,} rounds {causes}: {remedy}."
+    return f"Of {schedule.num_steps:,} server steps {causes}: {remedy}."
 
 
 def _check_sizes(sizes: np.ndarray, only: int) -> None:
