@@ -162,7 +162,7 @@ def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
 
 
 def check_service(schedule: EventSchedule, delay: Delay, seed: int) -> None:
-    """Guarantee 12, in the place of 5 and 7: a client works at one task after the other, at each for the time drawn for it."""
+    """Guarantee 12, which stands for 5 and 7 where tasks wait in queues."""
     order = np.lexsort((schedule.trip, schedule.client))
     client, trip = schedule.client[order], schedule.trip[order]
     before = np.concatenate([[0.0], schedule.arrival_time[order][:-1]])
