@@ -6,6 +6,7 @@ missed, and why. Those tests must fail: whoever mends a cause strikes its line o
 """
 
 import fnmatch
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from compiled_cases import MIB, Case, lower_bound, readable
 from jafl.ahead_of_time import topologies
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop import client_memory
+from jafl.engine.plan import plan_choice
 
 LINEAR_RULES = ("asgd", "fedasync", "fedbuff", "ace", "aced", "ca2fl")
 THREE = ("fedbuff", "ace", "wkafl")
@@ -167,6 +169,36 @@ def test_gate(compiler, check, case):
 )
 def test_ten_times_the_clients_cost_no_more(compiler):
     assert compiler.case(MANY).kilocycles <= 1.05 * compiler.case(FEWER).kilocycles
+
+
+LAID_OUT_ANEW = (
+    "an eighth of the first layer's rows, 98, fills no whole tiles, so that its snapshots are laid out anew"
+)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "rule, name, width",
+    [
+        ("fedbuff", "v5e:2x2", 16),
+        ("ace", "v5e:2x2", 16),
+        *(
+            pytest.param(
+                *(rule, "v5e:2x4", 8),
+                marks=pytest.mark.xfail(reason=LAID_OUT_ANEW, strict=True, raises=AssertionError),
+            )
+            for rule in ("fedbuff", "ace")
+        ),
+    ],
+)
+def test_a_wave_is_quicker_on_several_chips_than_on_one(compiler, rule, name, width):
+    """Each in waves as wide as jafl makes them there, which hold as many trips."""
+    chips = types.SimpleNamespace(platform="tpu", number=len(topologies.topology(name).devices))
+    assert plan_choice.matrix_width(jnp.zeros(5), chips, 1000) == width
+    one = waves("mlp", rule)
+    several = one._replace(topology=name, width=width)
+    of_wave = [compiler.case(case).kilocycles * case.width for case in (several, one)]
+    assert of_wave[0] < 0.7 * of_wave[1]
 
 
 def test_what_is_missed_is_a_gate():

@@ -21,6 +21,7 @@ from jafl.engine.loop.client_memory import Row
 from jafl.engine.matrix.linearity import LinearForm, NotLinear, find_linear_form, first_nonlinear_trip
 from jafl.engine.matrix.matrices import ChunkMatrices, Layout, MatrixMaker, TripColumns, not_linear_error
 from jafl.engine.matrix.segment_loop import (
+    MEMORY_BYTES_FREELY,
     SHARED,
     VERSIONS_AT_ONCE,
     Groups,
@@ -43,9 +44,6 @@ from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, Params, Recall
 from jafl.specifications import Specification
 
-# If the clients' memory takes no more bytes than this, then rules that store nothing have it, too: so they share a
-# program with rules that do, and a comparison of rules compiles less.
-MEMORY_BYTES_FREELY = 2**28
 # If the snapshots take no more bytes than this, then there are as many as any rule needs at this concurrency, also to
 # share a program.
 SNAPSHOT_BYTES_FREELY = 2**30
