@@ -19,7 +19,7 @@ import optax
 from jax import lax
 
 from jafl.base.described import described
-from jafl.base.errors import require, whole_number
+from jafl.base.errors import choose, require, whole_number
 from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import with_own_keys
 from jafl.clients.optimizer_checks import check_client_optimizer
@@ -34,6 +34,8 @@ LARGEST_BATCH_AT_ONCE = 128
 ROWS_AT_ONCE = 32
 # Local steps of a trip. Each takes a microsecond at least.
 MOST_STEPS_OF_A_TRIP = 10**8
+# In the place of a number of local steps: each trip makes those that the schedule says.
+SCHEDULED = "scheduled"
 
 # Distinguishes the keys of dropout from all other uses of a trip's random words.
 _DROPOUT = 301
@@ -43,7 +45,8 @@ class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E, ...], each example once; client c holds the
     examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32. ``own``: those
     two offsets of the client that trains, where they are at hand; else None. ``version`` [] int32: the server step at
-    which it downloaded the model, where the work reads it; else None."""
+    which it downloaded the model, where the work reads it; else None. ``local_steps`` [] int32: how many optimizer
+    steps the schedule wants of the trip, where the work reads that; else None."""
 
     x: Array
     y: Array
@@ -51,6 +54,7 @@ class ClientData(NamedTuple):
     offsets: Array
     own: tuple[Array, Array] | None = None
     version: Array | None = None
+    local_steps: Array | None = None
 
     def own_offsets(self, client: jax.Array) -> tuple[jax.Array, jax.Array]:
         """([], []) int32: where the examples of ``client``, the one that trains, begin and end in ``indices``."""
@@ -82,13 +86,18 @@ class ClientWork(NamedTuple):
 
     check(params, num_examples), on the host: raises SettingError for a model [*P], or its shapes, or for clients with
     so many examples [N], on which the work cannot be right. None: nothing to check.
+
+    reads_local_steps: whether ``train`` reads ``data.local_steps``. Then a schedule must have them, and
+    ``minibatches`` and ``check`` are called with one argument more: of trips, the examples of their clients [J] and
+    their local steps [J].
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
     model: Model
-    minibatches: Callable[[np.ndarray], np.ndarray] | None = None
+    minibatches: Callable[..., np.ndarray] | None = None
     reads_version: bool = False
-    check: Callable[[Params, np.ndarray], None] | None = None
+    check: Callable[..., None] | None = None
+    reads_local_steps: bool = False
 
 
 @described
@@ -97,7 +106,7 @@ def client_work(
     *,
     learning_rate: float | jax.Array | Callable[[jax.Array], Any] | Specification | None = None,
     optimizer: Specification | optax.GradientTransformation | None = None,
-    local_steps: int | None = None,
+    local_steps: int | str | None = None,
     local_epochs: int | None = None,
     batch_size: int = 32,
     proximal: float | None = None,
@@ -120,7 +129,9 @@ def client_work(
         ``optax.noisy_sgd``, are folded with the trip's random words: so each trip draws numbers of its own, which
         depend on (key of the run, client, trip) alone.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
-        and ``local_epochs``; 1 step if neither is given.
+        and ``local_epochs``; 1 step if neither is given. "scheduled": each trip makes as many as the schedule says,
+        ``EventSchedule.local_steps``, as in FedCompass and DyLU. A trip of 0 steps returns the model as it was; its
+        loss is that of its first minibatch, as of all trips.
       local_epochs: passes over the client's examples per trip.
       batch_size: examples per minibatch; 0 means the client's whole data set as one batch.
       proximal: FedProx's mu: adds (mu / 2) ||w - w_downloaded||^2 to the loss (Li et al. 2020, equation 2).
@@ -281,7 +292,7 @@ def _check_schedule(schedule: Any) -> None:
     require(fits, "what the schedule learning_rate returns", kind, allowed)
 
 
-def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
+def _check_steps(local_steps: int | str | None, local_epochs: int | None) -> None:
     """Raises SettingError for two lengths of a trip, or one below 1."""
     require(
         local_steps is None or local_epochs is None,
@@ -289,6 +300,9 @@ def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
         (local_steps, local_epochs),
         "not both given",
     )
+    if isinstance(local_steps, str):
+        choose("local_steps", local_steps, {SCHEDULED: None})
+        return
     for name, value in (("local_steps", local_steps), ("local_epochs", local_epochs)):
         if value is not None:
             whole_number(name, value, 1)
@@ -334,7 +348,14 @@ def _client_work(
         learning_rate_normalization,
         schedule,
     )
-    return ClientWork(training.train, model, training.minibatches, schedule is not None, training.check)
+    return ClientWork(
+        training.train,
+        model,
+        training.minibatches,
+        reads_version=schedule is not None,
+        check=training.check,
+        reads_local_steps=training.is_scheduled,
+    )
 
 
 class _Trip(NamedTuple):
@@ -362,7 +383,7 @@ class _LocalTraining:
 
     model: Model
     optimizer: optax.GradientTransformation
-    local_steps: int | None
+    local_steps: int | str | None
     local_epochs: int | None
     batch_size: int
     proximal: Any
@@ -374,6 +395,11 @@ class _LocalTraining:
     def whole_batches(self) -> bool:
         """Whether a minibatch is computed at once, not ``ROWS_AT_ONCE`` examples at a time."""
         return 0 < self.batch_size <= LARGEST_BATCH_AT_ONCE
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether each trip makes the local steps that the schedule says."""
+        return self.local_steps == SCHEDULED
 
     def train(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> ClientResult:
         """One trip; see ``ClientWork.train``."""
@@ -389,24 +415,30 @@ class _LocalTraining:
             counted = jax.tree.map(jnp.add, counted, count)
             return optax.apply_updates(params, updates), state, first_loss, counted, seen + used
 
-        steps = self._steps(trip.batches_per_epoch)
+        steps = self._steps(trip.batches_per_epoch, data.local_steps)
+        # One at least: a trip without steps has a loss, too, that of the model which it has downloaded.
+        rounds = jnp.maximum(steps, 1) if self.is_scheduled else steps
         untrained = (start, self._first_state(trip), *_loss_zeros(self.model, start, data), jnp.int32(0))
-        trained, _, loss, _, seen = lax.fori_loop(0, steps, step, untrained)
+        trained, _, loss, _, seen = lax.fori_loop(0, rounds, step, untrained)
         update = jax.tree.map(jnp.subtract, trained, start)
+        if self.is_scheduled:
+            update, seen = jax.tree.map(lambda a: jnp.where(steps > 0, a, jnp.zeros_like(a)), (update, seen))
         return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32))
 
-    def check(self, params: Params, num_examples: np.ndarray) -> None:
+    def check(self, params: Params, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> None:
         """Raises SettingError for an optimizer that cannot be right here; see ``ClientWork.check``."""
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
-        steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1)))
+        steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1), local_steps))
         check_client_optimizer(self.optimizer, params, steps)
 
-    def minibatches(self, num_examples: np.ndarray) -> np.ndarray:
+    def minibatches(self, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> np.ndarray:
         """[N] for clients with so many examples [N]; see ``ClientWork.minibatches``."""
         count = np.maximum(np.asarray(num_examples, np.int64), 1)
         size = count if self.batch_size == 0 else np.full_like(count, self.batch_size)
         per_epoch = -(-count // size)
-        steps = np.zeros_like(count) + self._steps(per_epoch)
+        steps = np.zeros_like(count) + self._steps(per_epoch, local_steps)
+        if self.is_scheduled:
+            steps = np.maximum(steps, 1)  # as many as ``train`` computes
         if self.whole_batches:
             return steps
         epochs, begun = np.divmod(steps, per_epoch)
@@ -415,8 +447,10 @@ class _LocalTraining:
         )
         return epochs * ((per_epoch - 1) * parts_of_whole + parts_of_last) + begun * parts_of_whole
 
-    def _steps(self, batches_per_epoch: Any) -> Any:
-        """Local steps of a trip, for one client or an array of them."""
+    def _steps(self, batches_per_epoch: Any, scheduled: Any) -> Any:
+        """Local steps of a trip, for one client or an array of them; ``scheduled``: what the schedule says."""
+        if self.is_scheduled:
+            return scheduled
         return self.local_steps if self.local_epochs is None else self.local_epochs * batches_per_epoch
 
     def _trip(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> _Trip:

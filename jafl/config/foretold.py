@@ -51,8 +51,8 @@ def _check_trips(run: Settings) -> None:
 
 def _check_work(run: Settings) -> None:
     """Refuses more local steps of a trip than 32 bits count, or than end within minutes."""
-    if run.local_steps is None or run.local_steps < 1 or run.batch_size < 0:
-        return  # refused for itself
+    if not isinstance(run.local_steps, int) or run.local_steps < 1 or run.batch_size < 0:
+        return  # refused for itself, or the schedule's own
     most = min(MOST_STEPS_OF_A_TRIP, MOST_COUNTED // max(run.batch_size, 1))
     remedy = "A trip cannot be interrupted, and its examples are counted in 32 bits."
     allowed = f"at most {most:,} where batch_size is {run.batch_size:,}"

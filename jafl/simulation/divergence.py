@@ -17,6 +17,7 @@ import optax
 
 from jafl import engine
 from jafl.engine.devices import Placement, at_hand
+from jafl.engine.loop.trip import read_by_trip
 from jafl.engine.plan.device_memory import device_memory
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
@@ -218,10 +219,9 @@ def _measured(training: engine.Training, snapshots: Any, trip: jax.Array) -> tup
 @jax.jit
 def _loss_at(training: engine.Training, params: Any, trip: jax.Array) -> jax.Array:
     """The loss of a trip's first minibatch at other parameters than those that its client downloaded."""
-    trips, data = training.trips, training.data
-    # Client work that reads the version does so here, too: another would be another loss.
-    if trips.version is not None:
-        data = data._replace(version=trips.version[trip])
+    trips = training.trips
+    # Client work that reads numbers of the trip does so here, too: with others it would be another loss.
+    data = read_by_trip(training, trip)
     return training.client_work.build().train(data, params, trips.client[trip], trips.key[trip]).loss
 
 

@@ -33,6 +33,8 @@ CASES = (
     "fedasync",
     "asgd; slow clients",
     "fednova; very unequal clients",
+    "fednova, scheduled steps; slow clients",
+    "ca2fl, scheduled steps; very unequal clients",
     "ace; very unequal clients",
     "aced, some leave; slow clients",
     "aced in buffers; very unequal clients",
@@ -51,12 +53,14 @@ IN_MATRIX_FORM = (
     "aced, some leave; slow clients",
     "aced in buffers; very unequal clients",
     "ca2fl; simultaneous arrivals",
+    "fednova, scheduled steps; slow clients",
 )
 
 IN_PARTS = (
     "ace; very unequal clients",
     "aced, some leave; slow clients",
     "ca2fl; simultaneous arrivals",
+    "ca2fl, scheduled steps; very unequal clients",
 )
 
 

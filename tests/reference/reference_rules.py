@@ -1012,7 +1012,7 @@ class FedNova(ReportingRule):
 
     q_i is the number of local steps of the trip and p_i the weight of its client: 1/K, or with
     `weight_by_examples` n_i / sum n_i, n_i being the size of the client's data set. So the mean number of
-    steps is weighted like the updates are.
+    steps is weighted like the updates are. The paper has no trips without steps: they are no part of the means.
 
     Args:
       local_steps: trip -> q_i.
@@ -1026,6 +1026,10 @@ class FedNova(ReportingRule):
         self.weight_by_examples = weight_by_examples
 
     def pseudo_gradient(self, params, trips):
+        trips = [trip for trip in trips if self.local_steps(trip) > 0]
+        if not trips:
+            self.reports.append({"mean_steps": 0.0})
+            return zeros_like(params)
         shares = normalized([examples_of(trip) if self.weight_by_examples else 1 for trip in trips])
         steps = [self.local_steps(trip) for trip in trips]
         per_step = [scale(1.0 / number, trip.update) for number, trip in zip(steps, trips, strict=True)]

@@ -70,10 +70,10 @@ def decomposed_four_ways(
     rate = client_learning_rate(client_work)
     steps = client_work.arguments["local_steps"]
     require(
-        steps is not None,
-        "local_epochs",
-        client_work.arguments["local_epochs"],
-        "None for the split in four: it needs the same number of local_steps of every client",
+        isinstance(steps, int),
+        "local_epochs" if steps is None else "local_steps",
+        client_work.arguments["local_epochs"] if steps is None else steps,
+        "one number of local_steps, the same for every client and trip, for the split in four",
     )
     rule, full = linear_rule(rule), full_gradients(client_work, federation)
     require(
