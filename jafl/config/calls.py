@@ -29,7 +29,13 @@ from jafl.schedule import (
 
 
 def _delays() -> Grammar:
-    laws = (delays.slow_fraction, delays.once_per_client, delays.with_network, delays.throttled)
+    laws = (
+        delays.slow_fraction,
+        delays.once_per_client,
+        delays.per_step,
+        delays.with_network,
+        delays.throttled,
+    )
     factories: dict[str, Callable[..., Any]] = {
         **DELAYS,
         **{law.__name__: law for law in laws},

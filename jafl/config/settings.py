@@ -358,7 +358,7 @@ SHORT_HELP = {
     "server_steps": "Stop after so many server steps instead.",
     "learning_rate": "Clients' learning rate. Default: the preset's.",
     "server_learning_rate": "Server's learning rate (FedAsync's alpha). Default: the preset's.",
-    "local_steps": "Minibatch steps per trip; scheduled: those that the protocol says. Default: whole epochs instead.",
+    "local_steps": "Minibatch steps per trip; scheduled: as the protocol says. Default: whole epochs instead.",
     "batch_size": "Examples per minibatch; 0: the client's whole data set as one batch. Default: 8.",
 }
 HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}

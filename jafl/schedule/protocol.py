@@ -39,4 +39,5 @@ class Protocol:
     trip_time_out: float | None = None
     most_trips: int | None = None
     smallest_gap: int = 0
+    dynamic_local_steps: tuple[int, int] | None = None  # the fewest and the most, by the clients' speeds
     start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places
