@@ -56,6 +56,7 @@ _HOME = {
     "Availability": "schedule",
     "asynchronous": "schedule",
     "client_work": "clients",
+    "compass": "schedule",
     "decomposed": "rules.decomposition",
     "decomposed_four_ways": "rules.decomposition",
     "drawn_staleness": "schedule",

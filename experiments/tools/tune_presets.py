@@ -93,6 +93,7 @@ RATES = {
     "cgad": (CLIENTS, (0.01, 0.03, 0.1)),
     "asyncfeded": (MORE_CLIENTS, OF_A_MEAN),
     "port": (MORE_CLIENTS, OF_A_MEAN),
+    "fedcompass": (CLIENTS, (0.3, 0.9, 3.0)),
     "mifa": (MORE_CLIENTS, OF_A_MEAN),
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),

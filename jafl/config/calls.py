@@ -18,6 +18,7 @@ from jafl.schedule import (
     AVAILABILITIES,
     DELAYS,
     asynchronous,
+    compass,
     delays,
     drawn_staleness,
     dropout,
@@ -194,8 +195,9 @@ PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "synchronous": synchronous,
     "open_arrivals": open_arrivals,
     "drawn_staleness": drawn_staleness,
+    "compass": compass,
 }
-# The argument that holds the trips per server step, by protocol.
+# The argument that holds the trips per server step, by protocol; of one without, they follow from the arrivals.
 TRIPS_PER_STEP = {
     "asynchronous": "buffer_size",
     "synchronous": "cohort_size",

@@ -34,8 +34,8 @@ def check(run: Settings) -> None:
 def _check_trips(run: Settings) -> None:
     """Refuses more client trips than 32 bits count, or than memory holds."""
     name = "client_trips" if run.server_steps is None else "server_steps"
-    size = TRIPS_PER_STEP[grammar("protocol").read(run.protocol).name]
-    each = 1 if run.server_steps is None else max(run.value(f"protocol.{size}") or 1, 1)
+    size = TRIPS_PER_STEP.get(grammar("protocol").read(run.protocol).name)
+    each = 1 if run.server_steps is None or size is None else max(run.value(f"protocol.{size}") or 1, 1)
     count = getattr(run, name) or 0
     extent = f"{count:,} server steps of {each:,} trips" if each > 1 else f"{count:,} trips"
     remedy = f"Lower {name}{f' or {size}' if each > 1 else ''}."

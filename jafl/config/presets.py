@@ -65,6 +65,12 @@ PRESETS["fedfa"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["cgad"] = {"server_optimizer": "adam", "learning_rate": 0.1, "server_learning_rate": 0.03}
 PRESETS["asyncfeded"] = {"learning_rate": 0.3, "server_learning_rate": 0.3}
 PRESETS["port"] = {"learning_rate": 0.3, "server_learning_rate": 1.0}
+PRESETS["fedcompass"] = {
+    "protocol": "compass",
+    "local_steps": "scheduled",
+    "learning_rate": 0.1,
+    "server_learning_rate": 0.9,
+}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 for _name, _rate in {
     "ace": 0.01,

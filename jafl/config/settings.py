@@ -54,8 +54,9 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, fadas, area, fedfa, asyncfeded, cgad, port, asgd, delay_adaptive_asgd, "
-        "rescaled_asgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, zeno_plus_plus. "
+        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, asyncfeded, cgad, port, asgd, "
+        "delay_adaptive_asgd, rescaled_asgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, sasgd, gsgm, "
+        "zeno_plus_plus. "
         "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
@@ -73,7 +74,8 @@ class Settings:
         "default",
         "Who trains when, and when the server steps: asynchronous(concurrency=20, buffer_size=5) (clients train all "
         "the time, the server steps when its buffer is full), synchronous(cohort_size=10) (rounds), "
-        "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps); run.py "
+        "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps), compass "
+        "(FedCompass: local steps such that clients arrive in groups); run.py "
         "help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
         "whose preset also fills in restart where it is left out.",
         Declaration("protocol", preset=("protocol", "restart", "concurrency", "buffer_size", "cohort_size")),

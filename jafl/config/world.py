@@ -37,8 +37,10 @@ def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
     run: its settings, every default filled in, and what it does not read at its default.
     """
     values = {name: calls.argument(run, name) for name in OF_WORLD if name.partition(".")[0] in run}
-    if calls.bare_name(str(run.get("protocol"))) == "drawn_staleness":  # whose delays are no times
+    protocol = calls.bare_name(str(run.get("protocol")))
+    if protocol == "drawn_staleness":  # whose delays are no times
         values["delay"] = f"{values['delay']}, in{IN_STEPS}"
+    if protocol in ("drawn_staleness", "compass"):
         values["protocol.failure_rate"] = 0.0  # nothing fails there
     return values
 

@@ -147,7 +147,7 @@ def secure_rules() -> list[str]:
 
     Examples:
       >>> secure_rules()
-      ['cgad', 'exponential_weighting', 'fadas', 'fedavg', 'fedbuff', 'fedstaleweight', 'sasgd']
+      ['cgad', 'exponential_weighting', 'fadas', 'fedavg', 'fedbuff', 'fedcompass', 'fedstaleweight', 'sasgd']
     """
     return [name for name in eligible_rules() if not reason_against(RULES[name]())]
 

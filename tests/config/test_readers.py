@@ -499,6 +499,10 @@ OTHER_ARGUMENTS = {
             **{"server_steps": 3, "restart": "not_twice_in_a_buffer", "failure_rate": 0.2, "most_trips": 4},
             **{"smallest_gap": 2, "exclude_busy": False},
         },
+        "compass(most_local_steps=9, least_local_steps=2)": {
+            **{"most_local_steps": 8, "least_local_steps": 4, "speed_momentum": 0.3, "latest_factor": 3},
+            **{"client_trips": 50, "server_steps": 3},
+        },
         "drawn_staleness(buffer_size=5)": {
             **{"buffer_size": 3, "client_trips": 50, "server_steps": 3, "most_trips": 4, "smallest_gap": 2},
             **{"reports": "due"},
@@ -534,6 +538,9 @@ OTHER_ARGUMENTS = {
         "area": {},
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd")},
         "fedfa": {"window": 3, "form": "updates"},
+        "fedcompass": {"staleness_weight": "hinge", "exponent": 2},
+        "fedcompass(staleness_weight=hinge)": {"slope": 3, "threshold": 1},
+        "fedcompass(staleness_weight=exponential)": {"rate": 3},
         "asyncfeded": {"epsilon": 2},
         "cgad": {"decay": 0.3, "cutoff": 3},
         "port": {

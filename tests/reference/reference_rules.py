@@ -37,6 +37,8 @@ Sources:
   Heterogeneity", 2026.
 - Delayed Nesterov: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
+- FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
+  Using a Computing Power-Aware Scheduler", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -1036,6 +1038,25 @@ class FedNova(ReportingRule):
         mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))
         self.reports.append({"mean_steps": mean_steps})
         return scale(-mean_steps, weighted_sum(shares, per_step))
+
+
+# --------------------------------------------------------------------------------------------------
+# FedCompass.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedCompass(Rule):
+    """FedCompass: w <- w + alpha sum_i s(tau_i) D_i / N, over those who arrive together, s = (1 + tau)^-exponent."""
+
+    def __init__(self, exponent: float = 0.5):
+        self.exponent = exponent
+
+    def begin(self, params, num_clients):
+        self.num_clients = num_clients
+
+    def pseudo_gradient(self, params, trips):
+        weights = [(1.0 + trip.staleness) ** -self.exponent / self.num_clients for trip in trips]
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
 
 # --------------------------------------------------------------------------------------------------

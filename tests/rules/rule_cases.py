@@ -253,6 +253,7 @@ RULES = {
         buffer_size=3,
         work={"batch_size": 4, "local_steps": 3},
     ),
+    "fedcompass": scheduled(Case("", rules.fedcompass(), papers.FedCompass, server(1.5), buffer_size=4)),
     "cgad": Case(
         "",
         rules.cgad(0.2, 7.0),

@@ -46,7 +46,8 @@ def check_states_of_optimizers(run: Run) -> None:
         return  # refused later, by name
     work = as_specification(run.client_work).build()
     if isinstance(work, ClientWork):
-        _check_local_steps(run.schedule, work)
+        given = as_specification(run.client_work).arguments.get("local_steps")
+        _check_local_steps(run.schedule, work, given)
     if isinstance(work, ClientWork) and work.check:
         # Only of clients that train: how many examples the others hold decides nothing.
         if work.reads_local_steps:
@@ -56,12 +57,12 @@ def check_states_of_optimizers(run: Run) -> None:
     check_server_optimizer(run.server_optimizer_or_sgd().build(), run.params, run.schedule.num_steps)
 
 
-def _check_local_steps(schedule: EventSchedule, work: ClientWork) -> None:
+def _check_local_steps(schedule: EventSchedule, work: ClientWork, given: Any) -> None:
     """Raises SettingError unless schedule and client work agree on who says how many local steps trips have."""
     steps = schedule.local_steps
     if not work.reads_local_steps:
         remedy = "The schedule says how many each trip makes, and they have their part in its times."
-        require(steps is None, "the client work's local_steps", "its own", "'scheduled' here", remedy)
+        require(steps is None, "the client work's local_steps", given, "'scheduled' here", remedy)
         return
     remedy = (
         "Make one with local_steps=..., jafl.asynchronous(local_steps=10, ...) for example, "
