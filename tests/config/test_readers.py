@@ -693,3 +693,9 @@ def test_the_data_sets_of_next_tokens_are_known():
             found |= {name} if source.y.ndim == 2 else set()
             assert (source.natural_partition is not None) == (name in ("synthetic", "python_source"))
     assert found == set(WITH_NEXT_TOKENS)
+
+
+def test_clients_that_go_away_may_have_a_delay_of_single_steps():
+    base = Settings.from_mapping({**SMALL, "dataset": "digits", "availability": "on_and_off(5, 1)"})
+    by_steps = base.changed({"delay": "per_step(exponential)", "protocol.local_steps": 2})
+    assert ingredients(by_steps) != ingredients(base)
