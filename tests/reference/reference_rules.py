@@ -47,6 +47,8 @@ Sources:
 - FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
 - MasFL and AdaMasFL: Yan et al., ICML 2025 (PMLR 267), after the code of another group.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
+- FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
+  Using a Computing Power-Aware Scheduler", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -1125,7 +1127,7 @@ class FedNova(ReportingRule):
 
     q_i is the number of local steps of the trip and p_i the weight of its client: 1/K, or with
     `weight_by_examples` n_i / sum n_i, n_i being the size of the client's data set. So the mean number of
-    steps is weighted like the updates are.
+    steps is weighted like the updates are. The paper has no trips without steps: they are no part of the means.
 
     Args:
       local_steps: trip -> q_i.
@@ -1139,12 +1141,35 @@ class FedNova(ReportingRule):
         self.weight_by_examples = weight_by_examples
 
     def pseudo_gradient(self, params, trips):
+        trips = [trip for trip in trips if self.local_steps(trip) > 0]
+        if not trips:
+            self.reports.append({"mean_steps": 0.0})
+            return zeros_like(params)
         shares = normalized([examples_of(trip) if self.weight_by_examples else 1 for trip in trips])
         steps = [self.local_steps(trip) for trip in trips]
         per_step = [scale(1.0 / number, trip.update) for number, trip in zip(steps, trips, strict=True)]
         mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))
         self.reports.append({"mean_steps": mean_steps})
         return scale(-mean_steps, weighted_sum(shares, per_step))
+
+
+# --------------------------------------------------------------------------------------------------
+# FedCompass.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedCompass(Rule):
+    """FedCompass: w <- w + alpha sum_i s(tau_i) D_i / N, over those who arrive together, s = (1 + tau)^-exponent."""
+
+    def __init__(self, exponent: float = 0.5):
+        self.exponent = exponent
+
+    def begin(self, params, num_clients):
+        self.num_clients = num_clients
+
+    def pseudo_gradient(self, params, trips):
+        weights = [(1.0 + trip.staleness) ** -self.exponent / self.num_clients for trip in trips]
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -19,6 +19,17 @@ def server(rate: float) -> tuple:
     return jafl.specify(optax.sgd, learning_rate=rate), ref.SGD(rate)
 
 
+def unequal_steps(client: int, trip: int) -> int:
+    """From 0 to 6 local steps, other ones in each trip."""
+    return int(3 * client + 5 * trip) % 7
+
+
+def scheduled(case: Case) -> Case:
+    """The case with as many local steps in each trip as the schedule says, none in some."""
+    work = {"batch_size": 4, "local_steps": "scheduled"}
+    return dataclasses.replace(case, work=work, local_steps=unequal_steps)
+
+
 def on_gradients(rule, expected, rate=0.3, **changes) -> Case:
     """A rule on gradients: one full-batch step of plain SGD with rate 1, so that update = -gradient."""
     settings = {"learning_rate": 1.0, "server": server(rate), "buffer_size": 5, **changes}
@@ -284,6 +295,7 @@ RULES = {
         buffer_size=3,
         work={"batch_size": 4, "local_steps": 3},
     ),
+    "fedcompass": scheduled(Case("", rules.fedcompass(), papers.FedCompass, server(1.5), buffer_size=4)),
     "cgad": Case(
         "",
         rules.cgad(0.2, 7.0),
@@ -342,6 +354,18 @@ RULES = {
         lambda: papers.FedNova(lambda trip: -(-trip.num_examples // 8), True),
         buffer_size=5,
         work={"batch_size": 8, "local_epochs": 1},
+    ),
+    "fednova, scheduled steps": scheduled(
+        Case(
+            "",
+            rules.fednova(True),
+            lambda: papers.FedNova(lambda trip: unequal_steps(trip.client, trip.trip), True),
+            buffer_size=3,
+        )
+    ),
+    "ca2fl, scheduled steps": scheduled(Case("", rules.ca2fl(), papers.CA2FL, buffer_size=4)),
+    "port, scheduled steps": scheduled(
+        Case("", rules.port(4.0), lambda: papers.PORT(4.0, 1.0, 1.0), buffer_size=4)
     ),
 }
 # Durations: most clients are quick and may arrive twice in one buffer; all arrive together; some are slow. As many
