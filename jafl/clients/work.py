@@ -183,8 +183,8 @@ def client_work(
         depend on (key of the run, client, trip) alone.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
         and ``local_epochs``; 1 step if neither is given. "scheduled": each trip makes as many as the schedule says,
-        ``EventSchedule.local_steps``, as in FedCompass and DyLU. A trip of 0 steps returns the model as it was; its
-        loss is that of its first minibatch, as of all trips.
+        ``EventSchedule.local_steps``, as in FedCompass and DyLU. A trip of 0 steps returns the model as it was, and
+        leaves what its client keeps; its loss is that of its first minibatch, as of all trips.
       local_epochs: passes over the client's examples per trip.
       batch_size: examples per minibatch; 0 means the client's whole data set as one batch.
       proximal: FedProx's mu: adds (mu / 2) ||w - w_downloaded||^2 to the loss (Li et al. 2020, equation 2).

@@ -1254,7 +1254,8 @@ class SCAFFOLD(Rule):
     """Karimireddy et al. 2020, algorithm 1, option II; a client downloads the c of its version with the model.
 
     y <- y - rate (g - c_i + c); c_i+ = c_i - c + (x - y) / (steps * rate); w <- w + mean (y - x);
-    c <- c + (sum over the step's trips of c_i+ - c_i) / (number of clients).
+    c <- c + (sum over the step's trips of c_i+ - c_i) / (number of clients). A trip without steps, which the paper
+    does not have, changes no c_i.
     """
 
     def __init__(self, rate: float):
@@ -1284,6 +1285,9 @@ class SCAFFOLD(Rule):
             self.own[trip.client],
             self.counts[self.key(trip)],
         )
+        if steps == 0:
+            self.changes[self.key(trip)] = zeros_like(c)
+            return
         new = add(subtract(c_i, c), scale(-1 / (steps * self.rate), trip.update))
         self.changes[self.key(trip)] = subtract(new, c_i)
         self.own[trip.client] = new
@@ -1326,7 +1330,8 @@ class MasFL(SCAFFOLD):
         return corrected
 
     def trained(self, trip):
-        new = mean_of(self.gradients[self.key(trip)])
+        gradients = self.gradients[self.key(trip)]
+        new = mean_of(gradients) if gradients else self.own[trip.client]
         self.changes[self.key(trip)] = subtract(new, self.own[trip.client])
         self.own[trip.client] = new
 
@@ -1338,7 +1343,10 @@ class MasFL(SCAFFOLD):
         super().pseudo_gradient(params, trips)
         if not self.adaptive:
             return m
-        taken = [scale(-1 / (len(self.gradients[self.key(trip)]) * self.rate), trip.update) for trip in trips]
+        steps = [max(len(self.gradients[self.key(trip)]), 1) for trip in trips]
+        taken = [
+            scale(-1 / (count * self.rate), trip.update) for count, trip in zip(steps, trips, strict=True)
+        ]
         return mean_of(taken)
 
 

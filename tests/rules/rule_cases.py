@@ -26,7 +26,7 @@ def unequal_steps(client: int, trip: int) -> int:
 
 def scheduled(case: Case) -> Case:
     """The case with as many local steps in each trip as the schedule says, none in some."""
-    work = {"batch_size": 4, "local_steps": "scheduled"}
+    work = {**case.work, "batch_size": 4, "local_steps": "scheduled"}
     return dataclasses.replace(case, work=work, local_steps=unequal_steps)
 
 
@@ -314,6 +314,34 @@ RULES = {
     "wkafl, no non-IID part": wkafl("non_iid"),
     "wkafl, sum of losses": wkafl(stage_two_by="sum", stage_two_loss=3.0),
     "scaffold": with_state(rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.4, 0.4)),
+    "scaffold, scheduled steps": scheduled(
+        with_state(rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.4, 0.4))
+    ),
+    "feddyn, scheduled steps": scheduled(
+        with_state(rules.feddyn(0.3), lambda: papers.FedDyn(0.3), "feddyn", (0.5, 0.5))
+    ),
+    "adamasfl, scheduled steps": scheduled(
+        with_state(
+            rules.masfl(0.7, normalize=True),
+            lambda: papers.MasFL(0.1, 0.7, adaptive=True),
+            "adamasfl",
+            (2.0, 0.2),
+        )
+    ),
+    "fedbuff, clients keep their momentum, scheduled steps": scheduled(
+        Case(
+            "",
+            rules.fedbuff(),
+            lambda: papers.KeptMomentum(0.8),
+            server(0.5),
+            buffer_size=4,
+            learning_rate=0.05,
+            work={
+                "keep_optimizer_state": True,
+                "optimizer": jafl.specify(optax.sgd, learning_rate=0.05, momentum=0.8),
+            },
+        )
+    ),
     "scaffold, one trip a step": with_state(
         rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.1, 0.1), buffer_size=1
     ),

@@ -73,11 +73,23 @@ def test_bandwidth_may_be_drawn_for_each_trip():
     np.testing.assert_allclose(1 / other.mean(), 2 / math.log(3.0), rtol=0.01)  # E(1/U) = log(3) / 2
 
 
+OTHER_STEPS = {
+    "the harmonic mean": {"step_when": "harmonic_mean", "buffer_size": 3},
+    "each client once a round": {"step_when": "each_client_once_a_round"},
+    "a step from time to time": {"step_every": 25.0, "restart": "after_step"},
+    "outdated trips stop": {"buffer_size": 1, "staleness_limit": 6, "too_stale": "cancel"},
+}
 SCHEDULES = {
     "asynchronous": lambda **how: jafl.asynchronous(concurrency=5, buffer_size=3, **COMMON, **how),
     "asynchronous, some fail, some are cancelled": lambda **how: jafl.asynchronous(
         concurrency=9, buffer_size=3, failure_rate=0.2, cancel_at_step=True, **COMMON, **how
     ),
+    **{
+        f"asynchronous, {name}": lambda settings=settings, **how: jafl.asynchronous(
+            concurrency=CLIENTS, **settings, **COMMON, **how
+        )
+        for name, settings in OTHER_STEPS.items()
+    },
     "synchronous": lambda **how: jafl.synchronous(cohort_size=4, over_selection=0.5, **COMMON, **how),
     "synchronous, until a deadline": lambda **how: jafl.synchronous(
         cohort_size=4, deadline=20.0, **COMMON, **how
@@ -197,6 +209,25 @@ def test_dynamic_local_updates_equal_an_event_loop(law, concurrency):
     for name, expected in zip(columns, zip(*applied, strict=True), strict=True):
         np.testing.assert_array_equal(getattr(schedule, name), expected, err_msg=name)
     assert len(set(schedule.local_steps)) > 4
+
+
+@pytest.mark.parametrize("name", OTHER_STEPS)
+def test_dynamic_local_updates_beside_other_steps_of_the_server(name):
+    """Trips last as long as their steps say, which follow from the speeds that the server has seen."""
+    schedule = SCHEDULES[f"asynchronous, {name}"](delay=STEP, local_steps=20, dynamic_local_updates=True)
+    steps = schedule.local_steps
+    durations = STEP.parts(5, schedule.client, schedule.trip).of_steps(steps)
+    np.testing.assert_array_equal(schedule.arrival_time, schedule.download_time + durations)
+    assert (len(schedule.discarded_client) > 0) == (name == "outdated trips stop")
+    # Each client's steps always take as long, so that its speed is the same after each of its trips.
+    speed = steps / (schedule.arrival_time - schedule.download_time)
+    for trip in range(schedule.num_trips):
+        seen = schedule.arrival_time <= schedule.download_time[trip]
+        expected = 20
+        if seen[schedule.client == schedule.client[trip]].any():
+            expected = max(1, math.floor(round(20 * speed[trip] / speed[seen].max(), 6)))
+        assert steps[trip] == expected
+    assert len(set(steps)) > 3
 
 
 def test_trips_of_dynamic_updates_take_as_long_up_to_one_step():
