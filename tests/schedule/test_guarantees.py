@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from schedule_cases import WholeNumbers, asynchronous_cases, synchronous_cases
 
-from jafl.schedule import asynchronous, delays, synchronous
+from jafl.schedule import asynchronous, delays, queued, synchronous
 
 CASES = asynchronous_cases() | synchronous_cases()
 
@@ -337,8 +337,18 @@ LIMITS = {"most_trips": int(np.bincount(BUFFERED.client).max()) - 1, "smallest_g
 
 
 def test_there_is_a_breach_of_each_check():
-    of_rounds = {"check_all", "check_rounds", "check_reports"}
-    assert set(ONE_BREACH_OF_EACH) | of_rounds == {name for name in dir(guarantees) if "check_" in name}
+    others = {"check_all", "check_rounds", "check_reports", "check_service"}  # of rounds and of queues
+    assert set(ONE_BREACH_OF_EACH) | others == {name for name in dir(guarantees) if "check_" in name}
+
+
+@pytest.mark.parametrize("change", [1e-9, -0.1])
+def test_check_service_notices_a_client_that_serves_two_at_once_or_idles(change):
+    """One arrival of a queue is moved, and with it the next one of that client has another beginning."""
+    schedule = queued(num_clients=3, tasks=9, delay=EXPONENTIAL, server_steps=30, seed=1)
+    guarantees.check_service(schedule, EXPONENTIAL, 1)
+    moved = tampered(schedule, arrival_time={12: schedule.arrival_time[12] + change})
+    with pytest.raises(AssertionError, match="does not arrive when its client has served it"):
+        guarantees.check_service(moved, EXPONENTIAL, 1)
 
 
 @pytest.mark.parametrize("name", ONE_BREACH_OF_EACH)

@@ -19,6 +19,7 @@
 11. ``check_reports``: the trips of a synchronous round start together, from the newest version, and end by its step,
    which comes at its deadline at the latest; it applies as many reports as it waits for at most, and none or
    ``min_reports`` of them at least; before the deadline it comes only when nothing is left to wait for.
+12. ``check_service``: a client serves the tasks of its queue one after the other, each for the time drawn for it.
 
 ``check_all`` runs 1 to 10, ``check_rounds`` what holds for synchronous rounds, in which steps differ in size.
 """
@@ -161,7 +162,7 @@ def check_durations(schedule: EventSchedule, delay: Delay, seed: int) -> None:
 
 
 def check_service(schedule: EventSchedule, delay: Delay, seed: int) -> None:
-    """Guarantees 5 and 7 of queues: a client works at one task after the other, at each for the time drawn for it."""
+    """Guarantee 12, which stands for 5 and 7 where tasks wait in queues."""
     order = np.lexsort((schedule.trip, schedule.client))
     client, trip = schedule.client[order], schedule.trip[order]
     before = np.concatenate([[0.0], schedule.arrival_time[order][:-1]])
