@@ -143,6 +143,8 @@ def protocol(rule: str) -> str:
     own.pop("protocol.restart", None)
     if own:  # it says when the server steps
         said += [f"`{name}={value}`" for name, value in own.items()]
+    elif said[0] == "compass":
+        said.append("a step for each group of clients that arrive together")
     elif size == 1:
         said.append("a step at each arrival")
     elif said[0] != "synchronous":

@@ -57,6 +57,7 @@ _HOME = {
     "Availability": "schedule",
     "asynchronous": "schedule",
     "client_work": "clients",
+    "compass": "schedule",
     "compilation_cache": "base.compilation_cache",
     "decomposed": "rules.decomposition",
     "decomposed_four_ways": "rules.decomposition",

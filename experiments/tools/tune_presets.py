@@ -93,6 +93,7 @@ RATES = {
     "cgad": (CLIENTS, (0.01, 0.03, 0.1)),
     "asyncfeded": (MORE_CLIENTS, OF_A_MEAN),
     "port": (MORE_CLIENTS, OF_A_MEAN),
+    "fedcompass": (CLIENTS, (0.3, 0.9, 3.0)),
     "mifa": (MORE_CLIENTS, OF_A_MEAN),
     "diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.3, 0.7, 1.0)),
     "async_diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.1, 0.3, 0.7)),

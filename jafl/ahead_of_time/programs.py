@@ -154,7 +154,8 @@ def _matrix_program(topology: Topology, preparation: Preparation) -> tuple[Any, 
             lambda rows: shape_on(alone.entries_sharding(rows) or topology.everywhere(alone), rows), carry
         )
     dtype = jax.tree.leaves(run.run.params)[0].dtype
-    segments = matrix_program.shapes_of_segments(layout, 1, dtype)
+    with_steps = run.program.training.trips.local_steps is not None
+    segments = matrix_program.shapes_of_segments(layout, 1, dtype, local_steps=with_steps)
     examples = program.data.x
     program, segments = topology.placed((program, segments), placement)
     return segment_loop.run, _with_examples_apart(program, examples), carry, segments, 0

@@ -35,6 +35,8 @@ LARGEST_BATCH_AT_ONCE = 128
 ROWS_AT_ONCE = 32
 # Local steps of a trip. Each takes a microsecond at least.
 MOST_STEPS_OF_A_TRIP = 10**8
+# In the place of a number of local steps: each trip makes those that the schedule says.
+SCHEDULED = "scheduled"
 
 # Distinguishes the keys of dropout from all other uses of a trip's random words.
 _DROPOUT = 301
@@ -46,7 +48,8 @@ class ClientData(NamedTuple):
     two offsets of the client that trains, where they are at hand; else None. ``version`` [] int32: the server step at
     which it downloaded the model, where the work reads it; else None. ``state``: what the client has kept since its
     last trip that was applied, see ``ClientStateRequest``; None if it keeps nothing. ``broadcast``: what the server
-    sent along with the downloaded model, see ``jafl.Rule``; None if nothing."""
+    sent along with the downloaded model, see ``jafl.Rule``; None if nothing. ``local_steps`` [] int32: how many
+    optimizer steps the schedule wants of the trip, where the work reads that; else None."""
 
     x: Array
     y: Array
@@ -56,6 +59,7 @@ class ClientData(NamedTuple):
     version: Array | None = None
     state: Any = None
     broadcast: Any = None
+    local_steps: Array | None = None
 
     def own_offsets(self, client: jax.Array) -> tuple[jax.Array, jax.Array]:
         """([], []) int32: where the examples of ``client``, the one that trains, begin and end in ``indices``."""
@@ -123,15 +127,20 @@ class ClientWork(NamedTuple):
 
     correction: the name of the way in which local steps are corrected, if by what the server broadcasts: the rule
     must be one that is made for it (``Requirements.correction``).
+
+    reads_local_steps: whether ``train`` reads ``data.local_steps``. Then a schedule must have them, and
+    ``minibatches`` and ``check`` are called with one argument more: of trips, the examples of their clients [J] and
+    their local steps [J].
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
     model: Model
-    minibatches: Callable[[np.ndarray], np.ndarray] | None = None
+    minibatches: Callable[..., np.ndarray] | None = None
     reads_version: bool = False
-    check: Callable[[Params, np.ndarray], None] | None = None
+    check: Callable[..., None] | None = None
     state: ClientStateRequest | None = None
     correction: str | None = None
+    reads_local_steps: bool = False
 
     def state_shapes(self, params: Params) -> Any:
         """[*S] the shapes of what a client keeps, for a model [*P] or its shapes; None if that is nothing."""
@@ -147,7 +156,7 @@ def client_work(
     *,
     learning_rate: float | jax.Array | Callable[[jax.Array], Any] | Specification | None = None,
     optimizer: Specification | optax.GradientTransformation | None = None,
-    local_steps: int | None = None,
+    local_steps: int | str | None = None,
     local_epochs: int | None = None,
     batch_size: int = 32,
     proximal: float | None = None,
@@ -173,7 +182,9 @@ def client_work(
         ``optax.noisy_sgd``, are folded with the trip's random words: so each trip draws numbers of its own, which
         depend on (key of the run, client, trip) alone.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
-        and ``local_epochs``; 1 step if neither is given.
+        and ``local_epochs``; 1 step if neither is given. "scheduled": each trip makes as many as the schedule says,
+        ``EventSchedule.local_steps``, as in FedCompass and DyLU. A trip of 0 steps returns the model as it was, and
+        leaves what its client keeps; its loss is that of its first minibatch, as of all trips.
       local_epochs: passes over the client's examples per trip.
       batch_size: examples per minibatch; 0 means the client's whole data set as one batch.
       proximal: FedProx's mu: adds (mu / 2) ||w - w_downloaded||^2 to the loss (Li et al. 2020, equation 2).
@@ -357,7 +368,7 @@ def _check_schedule(schedule: Any) -> None:
     require(fits, "what the schedule learning_rate returns", kind, allowed)
 
 
-def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
+def _check_steps(local_steps: int | str | None, local_epochs: int | None) -> None:
     """Raises SettingError for two lengths of a trip, or one below 1."""
     require(
         local_steps is None or local_epochs is None,
@@ -365,6 +376,9 @@ def _check_steps(local_steps: int | None, local_epochs: int | None) -> None:
         (local_steps, local_epochs),
         "not both given",
     )
+    if isinstance(local_steps, str):
+        choose("local_steps", local_steps, {SCHEDULED: None})
+        return
     for name, value in (("local_steps", local_steps), ("local_epochs", local_epochs)):
         if value is not None:
             whole_number(name, value, 1)
@@ -424,10 +438,11 @@ def _client_work(
         training.train,
         model,
         training.minibatches,
-        schedule is not None,
-        training.check,
-        state and state._replace(precision=state_precision or "full"),
-        correction,
+        reads_version=schedule is not None,
+        check=training.check,
+        state=state and state._replace(precision=state_precision or "full"),
+        correction=correction,
+        reads_local_steps=training.is_scheduled,
     )
 
 
@@ -459,13 +474,19 @@ class _Trip(NamedTuple):
     term: Any = None
 
 
+def _or_else(condition: jax.Array, tree: Any, other: Any = None) -> Any:
+    """``tree`` where ``condition`` [] is true, else ``other``, of the same arrays, or zeros."""
+    other = jax.tree.map(jnp.zeros_like, tree) if other is None else other
+    return jax.tree.map(lambda new, old: jnp.where(condition, new, old), tree, other)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _LocalTraining:
     """Local training with the options of ``client_work``; its floats may be traced."""
 
     model: Model
     optimizer: optax.GradientTransformation
-    local_steps: int | None
+    local_steps: int | str | None
     local_epochs: int | None
     batch_size: int
     proximal: Any
@@ -479,6 +500,11 @@ class _LocalTraining:
     def whole_batches(self) -> bool:
         """Whether a minibatch is computed at once, not ``ROWS_AT_ONCE`` examples at a time."""
         return 0 < self.batch_size <= LARGEST_BATCH_AT_ONCE
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether each trip makes the local steps that the schedule says."""
+        return self.local_steps == SCHEDULED
 
     def train(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> ClientResult:
         """One trip; see ``ClientWork.train``."""
@@ -499,16 +525,23 @@ class _LocalTraining:
             counted = jax.tree.map(jnp.add, counted, count)
             return optax.apply_updates(params, updates), state, first_loss, counted, seen + used, total
 
-        steps = self._steps(trip.batches_per_epoch)
+        steps = self._steps(trip.batches_per_epoch, data.local_steps)
+        # One at least: a trip without steps has a loss, too, that of the model which it has downloaded.
+        rounds = jnp.maximum(steps, 1) if self.is_scheduled else steps
         total = zeros_like_model(start) if self.correction and self.correction.needs_mean else None
-        first_loss = _loss_zeros(self.model, start, data)
-        untrained = (start, self._first_state(trip), *first_loss, jnp.int32(0), total)
-        trained, state, loss, _, seen, total = lax.fori_loop(0, steps, step, untrained)
+        first_loss, first_state = _loss_zeros(self.model, start, data), self._first_state(trip)
+        untrained = (start, first_state, *first_loss, jnp.int32(0), total)
+        trained, state, loss, _, seen, total = lax.fori_loop(0, rounds, step, untrained)
         update = jax.tree.map(jnp.subtract, trained, start)
         mean = None
         if total is not None:
-            mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(steps, leaf.dtype), total)
-        kept = self._kept(trip, state, mean, update)
+            mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(rounds, leaf.dtype), total)
+        any_steps = None
+        if self.is_scheduled:
+            any_steps = steps > 0
+            update, seen = _or_else(any_steps, (update, seen))
+            state = _or_else(any_steps, state, first_state)
+        kept = self._kept(trip, state, mean, update, any_steps)
         return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32), *kept)
 
     def first_kept(self, params: Params) -> "_Kept":
@@ -520,27 +553,40 @@ class _LocalTraining:
         return data.state if self.keeps_optimizer else _Kept(data.state, None)
 
     def _kept(
-        self, trip: _Trip, state: ArrayTree, mean: Gradients | None, update: Updates
+        self,
+        trip: _Trip,
+        state: ArrayTree,
+        mean: Gradients | None,
+        update: Updates,
+        any_steps: jax.Array | None = None,
     ) -> tuple[Any, Any]:
-        """(sent, state) of ``ClientResult``. state: of the optimizer. mean: of the trip's gradients."""
+        """(sent, state) of ``ClientResult``.
+
+        state: of the optimizer. mean: of the trip's gradients. any_steps: [] bool, whether the trip has made local
+        steps, without which it changes nothing; None: it has.
+        """
         sent = own = None
         if self.correction:
             before = self._own(trip.data).correction
             sent, own = self.correction.end(before, trip.data.broadcast, mean, update)
+            if any_steps is not None:
+                sent, own = _or_else(any_steps, sent), _or_else(any_steps, own, before)
         return sent, _Kept(own, state) if self.keeps_optimizer else own
 
-    def check(self, params: Params, num_examples: np.ndarray) -> None:
+    def check(self, params: Params, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> None:
         """Raises SettingError for an optimizer that cannot be right here; see ``ClientWork.check``."""
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
-        steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1)))
+        steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1), local_steps))
         check_client_optimizer(self.optimizer, params, steps)
 
-    def minibatches(self, num_examples: np.ndarray) -> np.ndarray:
+    def minibatches(self, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> np.ndarray:
         """[N] for clients with so many examples [N]; see ``ClientWork.minibatches``."""
         count = np.maximum(np.asarray(num_examples, np.int64), 1)
         size = count if self.batch_size == 0 else np.full_like(count, self.batch_size)
         per_epoch = -(-count // size)
-        steps = np.zeros_like(count) + self._steps(per_epoch)
+        steps = np.zeros_like(count) + self._steps(per_epoch, local_steps)
+        if self.is_scheduled:
+            steps = np.maximum(steps, 1)  # as many as ``train`` computes
         if self.whole_batches:
             return steps
         epochs, begun = np.divmod(steps, per_epoch)
@@ -549,8 +595,10 @@ class _LocalTraining:
         )
         return epochs * ((per_epoch - 1) * parts_of_whole + parts_of_last) + begun * parts_of_whole
 
-    def _steps(self, batches_per_epoch: Any) -> Any:
-        """Local steps of a trip, for one client or an array of them."""
+    def _steps(self, batches_per_epoch: Any, scheduled: Any) -> Any:
+        """Local steps of a trip, for one client or an array of them; ``scheduled``: what the schedule says."""
+        if self.is_scheduled:
+            return scheduled
         return self.local_steps if self.local_epochs is None else self.local_epochs * batches_per_epoch
 
     def _trip(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> _Trip:

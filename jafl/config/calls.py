@@ -18,6 +18,7 @@ from jafl.schedule import (
     AVAILABILITIES,
     DELAYS,
     asynchronous,
+    compass,
     delays,
     drawn_staleness,
     dropout,
@@ -30,7 +31,13 @@ from jafl.schedule import (
 
 
 def _delays() -> Grammar:
-    laws = (delays.slow_fraction, delays.once_per_client, delays.with_network, delays.throttled)
+    laws = (
+        delays.slow_fraction,
+        delays.once_per_client,
+        delays.per_step,
+        delays.with_network,
+        delays.throttled,
+    )
     factories: dict[str, Callable[..., Any]] = {
         **DELAYS,
         **{law.__name__: law for law in laws},
@@ -191,8 +198,9 @@ PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "open_arrivals": open_arrivals,
     "drawn_staleness": drawn_staleness,
     "queued": queued,
+    "compass": compass,
 }
-# The argument that holds the trips per server step, by protocol.
+# The argument that holds the trips per server step, by protocol; of one without, they follow from the arrivals.
 TRIPS_PER_STEP = {
     "asynchronous": "buffer_size",
     "synchronous": "cohort_size",

@@ -34,8 +34,8 @@ def check(run: Settings) -> None:
 def _check_trips(run: Settings) -> None:
     """Refuses more client trips than 32 bits count, or than memory holds."""
     name = "client_trips" if run.server_steps is None else "server_steps"
-    size = TRIPS_PER_STEP[grammar("protocol").read(run.protocol).name]
-    each = 1 if run.server_steps is None else max(run.value(f"protocol.{size}") or 1, 1)
+    size = TRIPS_PER_STEP.get(grammar("protocol").read(run.protocol).name)
+    each = 1 if run.server_steps is None or size is None else max(run.value(f"protocol.{size}") or 1, 1)
     count = getattr(run, name) or 0
     extent = f"{count:,} server steps of {each:,} trips" if each > 1 else f"{count:,} trips"
     remedy = f"Lower {name}{f' or {size}' if each > 1 else ''}."
@@ -51,8 +51,8 @@ def _check_trips(run: Settings) -> None:
 
 def _check_work(run: Settings) -> None:
     """Refuses more local steps of a trip than 32 bits count, or than end within minutes."""
-    if run.local_steps is None or run.local_steps < 1 or run.batch_size < 0:
-        return  # refused for itself
+    if not isinstance(run.local_steps, int) or run.local_steps < 1 or run.batch_size < 0:
+        return  # refused for itself, or the schedule's own
     most = min(MOST_STEPS_OF_A_TRIP, MOST_COUNTED // max(run.batch_size, 1))
     remedy = "A trip cannot be interrupted, and its examples are counted in 32 bits."
     allowed = f"at most {most:,} where batch_size is {run.batch_size:,}"

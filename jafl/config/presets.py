@@ -70,6 +70,12 @@ PRESETS["scaffold"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_
 PRESETS["feddyn"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["masfl"] = {"learning_rate": 0.1, "server_learning_rate": 0.1}
 PRESETS["adamasfl"] = {"rule": "masfl", "learning_rate": 0.03, "server_learning_rate": 3.0}
+PRESETS["fedcompass"] = {
+    "protocol": "compass",
+    "local_steps": "scheduled",
+    "learning_rate": 0.1,
+    "server_learning_rate": 0.9,
+}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 # DiLoCo: AdamW at the clients, Nesterov's momentum at the server (Douillard et al. 2023, who take 500 local steps).
 # Asynchronous DiLoCo: a step at each arrival, delayed Nesterov (Liu et al. 2024, 50 local steps; its period is the

@@ -163,7 +163,12 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     rule = build_rule(settings)
     filled = settings.changed(_rule_values(settings, rule, alone))
     _refuse_waiting(filled, rule)
-    size = calls.TRIPS_PER_STEP[calls.grammar("protocol").read(filled.protocol).name]
+    protocol = calls.grammar("protocol").read(filled.protocol).name
+    size = calls.TRIPS_PER_STEP.get(protocol)
+    if size is None:
+        allowed = f"another: it makes steps of any number of trips, and {name} takes {rule.buffer_size}"
+        require(rule.buffer_size is None, "protocol", protocol, allowed)
+        return filled
     trips = filled.value(f"protocol.{size}")
     only = f"{rule.buffer_size} for {name}, which is not defined for another number of trips per server step"
     if trips is None and rule.buffer_size:

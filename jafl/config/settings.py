@@ -54,10 +54,10 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, fadas, area, fedfa, asyncfeded, cgad, port, asgd, delay_adaptive_asgd, "
-        "rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, malenia, "
-        "ringleader, fedfix, generalized_async_sgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, twafl, "
-        "sasgd, gsgm, zeno_plus_plus. "
+        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, asyncfeded, cgad, port, asgd, "
+        "delay_adaptive_asgd, rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, "
+        "malenia, ringleader, fedfix, generalized_async_sgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, "
+        "twafl, sasgd, gsgm, zeno_plus_plus. "
         "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
         "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
         "lists them.",
@@ -76,8 +76,9 @@ class Settings:
         "Who trains when, and when the server steps: asynchronous(concurrency=20, buffer_size=5) (clients train all "
         "the time, the server steps when its buffer is full), synchronous(cohort_size=10) (rounds), "
         "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps), "
-        "queued(tasks=20) (tasks wait in queues at the clients); run.py help protocol lists all arguments. "
-        "--protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
+        "queued(tasks=20) (tasks wait in queues at the clients), compass (FedCompass: local steps such that clients "
+        "arrive in groups); run.py help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. "
+        "Default: the algorithm's own, "
         "whose preset also fills in restart where it is left out.",
         Declaration(
             "protocol",
@@ -379,7 +380,7 @@ SHORT_HELP = {
     "server_steps": "Stop after so many server steps instead.",
     "learning_rate": "Clients' learning rate. Default: the preset's.",
     "server_learning_rate": "Server's learning rate (FedAsync's alpha). Default: the preset's.",
-    "local_steps": "Minibatch steps per trip. Default: whole epochs instead.",
+    "local_steps": "Minibatch steps per trip; scheduled: as the protocol says. Default: whole epochs instead.",
     "batch_size": "Examples per minibatch; 0: the client's whole data set as one batch. Default: 8.",
 }
 HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}

@@ -40,7 +40,7 @@ def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
     protocol = calls.bare_name(str(run.get("protocol")))
     if protocol == "drawn_staleness":  # whose delays are no times
         values["delay"] = f"{values['delay']}, in{IN_STEPS}"
-    if protocol in ("drawn_staleness", "queued"):
+    if protocol in ("drawn_staleness", "queued", "compass"):
         values["protocol.failure_rate"] = 0.0  # nothing fails there
     return values
 

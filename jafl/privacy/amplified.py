@@ -131,6 +131,8 @@ def _other_cohorts(schedule: EventSchedule) -> Iterator[EventSchedule]:
     def with_trips(places: np.ndarray, **changes: np.ndarray) -> EventSchedule:
         names = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
         rows = {name: getattr(schedule, name)[places] for name in names}
+        if schedule.local_steps is not None:
+            rows["local_steps"] = schedule.local_steps[places]
         return dataclasses.replace(schedule, **rows | changes)
 
     trips, clients = np.arange(schedule.num_trips), schedule.num_clients

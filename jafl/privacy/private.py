@@ -379,6 +379,8 @@ def schedule_digest(schedule: EventSchedule) -> str:
     """SHA-256 of a schedule, on which an account depends: who takes part in which step, how stale, and when."""
     digest = hashlib.sha256()
     for field in dataclasses.fields(schedule):
+        if getattr(schedule, field.name) is None:
+            continue  # as in schedules that were made before there was such a column
         value = np.asarray(getattr(schedule, field.name))
         text = str(value.tolist()) if value.dtype == object else ""
         kind = np.float64 if value.dtype.kind == "f" else np.int64

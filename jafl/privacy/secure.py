@@ -147,7 +147,8 @@ def secure_rules() -> list[str]:
 
     Examples:
       >>> secure_rules()
-      ['cgad', 'exponential_weighting', 'fadas', 'fedavg', 'fedbuff', 'fedfix', 'fedstaleweight', 'malenia', 'sasgd']
+      ['cgad', 'exponential_weighting', 'fadas', 'fedavg', 'fedbuff', 'fedcompass', 'fedfix', 'fedstaleweight',
+       'malenia', 'sasgd']
     """
     return [name for name in eligible_rules() if not reason_against(RULES[name]())]
 

@@ -117,7 +117,9 @@ def _encoded(value: Any, name: str, arrays: dict[str, np.ndarray]) -> dict[str, 
     if type(value) in (list, tuple):
         return {type(value).__name__: [part(place, inner) for place, inner in enumerate(value)]}
     if isinstance(value, EventSchedule):
-        return {"schedule": [[key, part(key, inner)] for key, inner in vars(value).items()]}
+        # Columns that it does not have are left out: such a file is read by versions that do not know them.
+        columns = {key: inner for key, inner in vars(value).items() if inner is not None}
+        return {"schedule": [[key, part(key, inner)] for key, inner in columns.items()]}
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _encoded_array(np.asarray(value), isinstance(value, np.generic), name, arrays)
     if (parts := _named_parts(value)) is not None:

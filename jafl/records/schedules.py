@@ -32,6 +32,9 @@ class EventSchedule:
       discarded_end_time: [D] float64, simulated time at which it was thrown away.
       num_clients: N, all clients, those that never train included.
       concurrency: the most clients that ever train at one moment.
+      local_steps: [J] int32, optimizer steps of the trip, at least 0, for ``client_work(local_steps="scheduled")``;
+        None where the client work alone says how many there are. A trip of 0 steps returns the model that it has
+        downloaded.
     """
 
     client: np.ndarray
@@ -52,6 +55,8 @@ class EventSchedule:
     discarded_end_time: np.ndarray
     num_clients: int
     concurrency: int
+    # Last, and None by default: schedules without it are the same as before there was one.
+    local_steps: np.ndarray | None = None
 
     @property
     def num_trips(self) -> int:
@@ -114,6 +119,8 @@ class EventSchedule:
             "trips under way at the end": len(self.inflight_client),
             "simulated time": self._end,
         }
+        if self.local_steps is not None and len(self.local_steps):
+            facts["local steps of a trip"] = f"{self.local_steps.min():,} to {self.local_steps.max():,}"
         if len(self.empty_steps):
             facts["server steps without trips"] = (
                 f"{len(self.empty_steps):,}, {len(self.void_steps):,} of them void"

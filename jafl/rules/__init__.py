@@ -73,6 +73,7 @@ from jafl.rules.fadas import fadas as fadas
 from jafl.rules.fedasync import fedasync as fedasync
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
+from jafl.rules.fedcompass import fedcompass as fedcompass
 from jafl.rules.feddyn import feddyn as feddyn
 from jafl.rules.fedfa import fedfa as fedfa
 from jafl.rules.fedfix import fedfix as fedfix

@@ -1,6 +1,7 @@
 """MasFL and AdaMasFL: control variates with momentum in the clients' steps (Yan, Zhong, Wang, Zhang, ICML 2025)."""
 
 import jax
+import jax.numpy as jnp
 
 from jafl.base.errors import is_number, require
 from jafl.records import Requirements, Rule
@@ -55,7 +56,8 @@ def masfl(beta: float = 0.9, normalize: bool = False) -> Rule:
         state, total, changes, count = buffer
         one = accumulate.number(1)
         # MasFL itself does not read the updates: then the compiler leaves the sum out.
-        total = accumulate.add(total, 1 / accumulate.number(arrival.local_steps), arrival.update)
+        steps = jnp.maximum(arrival.local_steps, 1)  # the update of a trip without steps is 0
+        total = accumulate.add(total, 1 / accumulate.number(steps), arrival.update)
         changes = accumulate.add(changes, one, arrival.sent["control"])
         return (state, total, changes, count + 1), {}
 

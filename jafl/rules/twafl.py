@@ -35,7 +35,8 @@ def twafl() -> Rule:
 
     def finish(buffer, params):
         total, examples = buffer
-        return accumulate.scaled(-1 / examples, total), (), {"weight_scale": 1 / examples}, True
+        scale = 1 / jnp.where(examples > 0, examples, 1)  # 0 where no trip has made a step
+        return accumulate.scaled(-scale, total), (), {"weight_scale": scale}, True
 
     return Rule(
         lambda params, num_clients: (),

@@ -3,6 +3,7 @@
 from jafl.schedule import availability, delays
 from jafl.schedule.asynchronous import asynchronous
 from jafl.schedule.availability import AVAILABILITIES, Availability
+from jafl.schedule.compass import compass
 from jafl.schedule.delays import DELAYS, Delay
 from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
@@ -21,6 +22,7 @@ __all__ = [
     "DurationTrace",
     "asynchronous",
     "availability",
+    "compass",
     "delays",
     "drawn_staleness",
     "duration_trace",

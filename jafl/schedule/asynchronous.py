@@ -1,13 +1,15 @@
 """Asynchronous buffered training: a fixed number of clients train at any time, K arrivals make a server step."""
 
 import math
+import numbers
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import choose, is_number, real_number, require, whole_number
+from jafl.base.errors import choose, is_number, real_number, require, true_or_false, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import (
     as_availability,
@@ -23,6 +25,7 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
+from jafl.schedule.local_steps import DelayOfSteps, check_local_steps, with_local_steps
 from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, Protocol, World
 from jafl.schedule.step_predicates import STEP_WHEN
 
@@ -52,6 +55,9 @@ def asynchronous(
     selection_weights: Sequence[float] | np.ndarray | None = None,
     most_trips: int | None = None,
     smallest_gap: int = 0,
+    local_steps: int | Sequence[int] | np.ndarray | Delay | None = None,
+    dynamic_local_updates: bool = False,
+    least_local_steps: int = 1,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of buffered asynchronous training (FedBuff, algorithm 1).
@@ -128,6 +134,14 @@ def asynchronous(
         the step s a client starts again from version s + smallest_gap at the earliest, so however quick its trip is.
         1 forbids two trips of a client in one buffer. A place for which every idle client must wait stays free until
         a step. Default: 0, no limit.
+      local_steps: how many local steps trips make, for ``client_work(local_steps="scheduled")``; with
+        ``jafl.delays.per_step`` their durations follow from it. A number for all; one for each client, [N]; or a law
+        of ``jafl.delays`` of which each trip has a draw, rounded down. Default: the client work says it.
+      dynamic_local_updates: DyLU (Liu et al. 2024, asynchronous DiLoCo): a client makes
+        floor(local_steps * its speed / that of the fastest) steps, so that all trips take about as long. Its speed is
+        local steps over duration of its last trip of which the server has the update; before its first one it makes
+        ``local_steps``, which is a number here. The paper measures speeds beforehand; this is a reading.
+      least_local_steps: with it, the fewest steps of a trip, from 1 to ``local_steps``; 5 in the authors' notebook.
       seed: keys durations, replacements, failures, presence and who leaves.
 
     Returns:
@@ -154,6 +168,10 @@ def asynchronous(
     buffer_size = 1 if buffer_size is None else buffer_size
     whole_number("buffer_size", buffer_size, 1)
     law.check_clients(num_clients)
+    check_local_steps(local_steps, num_clients)
+    _check_dynamic(dynamic_local_updates, local_steps, least_local_steps)
+    if local_steps is not None and not dynamic_local_updates:
+        law = DelayOfSteps(law, local_steps)
     choose("restart", restart, dict.fromkeys(RESTARTS))
     if initial_round:
         _check_initial_round(num_clients, concurrency, client_trips)
@@ -177,6 +195,7 @@ def asynchronous(
         selection_shares=_selection_shares(selection_weights, num_clients, concurrency),
         step_when=step_when,
         step_every=step_every,
+        dynamic_local_steps=(least_local_steps, int(local_steps)) if dynamic_local_updates else None,  # type: ignore[arg-type]
     )
     _check_beside_steps(protocol)
     _check_staleness(protocol)
@@ -192,7 +211,20 @@ def asynchronous(
     made = schedule.num_steps
     larger = f"larger: in {'all ' * (made > 1)}{made:,} server step{'s' * (made > 1)} no trip arrived"
     require(schedule.num_trips > 0, "step_every", step_every, larger)
-    return schedule
+    return with_local_steps(schedule, law, seed)
+
+
+def _check_dynamic(dynamic: bool, local_steps: Any, least: int) -> None:
+    """Refuses local steps by speed without the number of the fastest client, and a least number of others."""
+    true_or_false("dynamic_local_updates", dynamic)
+    if not dynamic:
+        remedy = "Others make what local_steps says."
+        require(least == 1, "least_local_steps", least, "left out without dynamic_local_updates", remedy)
+        return
+    allowed = "a whole number of at least 1 with dynamic_local_updates, the steps of the fastest client"
+    require(isinstance(local_steps, numbers.Integral), "local_steps", local_steps, allowed)
+    whole_number("least_local_steps", least, 1)
+    require(least <= local_steps, "least_local_steps", least, f"at most local_steps, {local_steps}")
 
 
 def _selection_shares(

@@ -6,19 +6,31 @@ durations stay the same when clients are added or the algorithm changes. By defa
 
 Simple laws: ``constant``, ``uniform``, ``half_normal``, ``exponential``, ``log_normal``, ``gamma``, ``pareto``,
 ``proportional_to_examples``, and ``from_function`` for a callable of your own. Laws made of laws, which may be
-nested: ``groups``, ``slow_fraction``, ``once_per_client``, ``with_network``, ``throttled``. ``jafl.duration_trace``
-reads durations from a file.
+nested: ``groups``, ``slow_fraction``, ``once_per_client``, ``per_step``, ``with_network``, ``throttled``.
+``jafl.duration_trace`` reads durations from a file.
+
+Where a protocol says the local steps of trips, a trip of q steps takes ``before + q * each_step + after``
+(``Delay.parts``). Only ``per_step`` has an ``each_step`` above 0. The draws never depend on q: so other work leaves
+the speeds of all trips as they are.
 """
 
 import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jafl.base.errors import SettingError, is_number, real_number, refusal, require, whole_number
+from jafl.base.errors import (
+    SettingError,
+    is_number,
+    real_number,
+    refusal,
+    require,
+    true_or_false,
+    whole_number,
+)
 from jafl.base.given_arrays import as_array
 from jafl.schedule.draws import DURATION, keyed_uniform
 
@@ -32,6 +44,24 @@ MEAN_OF_1 = math.sqrt(math.pi / 2)  # of |N(0, sigma)|: the sigma with which it 
 
 class NoSuchTrip(SettingError):
     """A law has no duration for a trip, because its record ends before; fewer trips may be asked for."""
+
+
+class Parts(NamedTuple):
+    """What the durations of trips are made of, in units of simulated time: each [n] float64 or one number.
+
+    Attributes:
+      before: the time before the first local step, such as that of the download.
+      each_step: the time of each local step.
+      after: the time after the last one, such as that of the upload.
+    """
+
+    before: np.ndarray | float
+    each_step: np.ndarray | float = 0.0
+    after: np.ndarray | float = 0.0
+
+    def of_steps(self, local_steps: np.ndarray | float) -> Any:
+        """The durations of trips of so many local steps."""
+        return self.before + local_steps * self.each_step + self.after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +79,10 @@ class Delay:
         """[n] float64 durations of the trips (client [n], trip [n]), in units of simulated time."""
         values = self.quantile(keyed_uniform(seed, DURATION, client, trip), client)
         return checked_durations(self, values, np.shape(client))
+
+    def parts(self, seed: int, client: np.ndarray, trip: np.ndarray) -> Parts:
+        """What the durations of the trips (client [n], trip [n]) are made of; here nothing depends on local steps."""
+        return Parts(self.durations(seed, client, trip))
 
     def inside(self) -> tuple["Delay", ...]:
         """The laws that this one is made of; none for a simple law."""
@@ -353,14 +387,14 @@ class groups(Delay):  # noqa: N801
         return tuple(law for _, law in self.members)
 
     def durations(self, seed, client, trip):
-        client, trip = np.asarray(client), np.asarray(trip)
+        return _without_steps(self, seed, client, trip)
+
+    def parts(self, seed, client, trip):
+        client = np.asarray(client)
         last = np.cumsum([count for count, _ in self.members])
         group = np.searchsorted(last, client, side="right")
-        durations = np.full(len(client), np.nan)  # of a client without a group, which is refused
-        for number, (_, law) in enumerate(self.members):
-            in_group = group == number
-            durations[in_group] = law.durations(seed, client[in_group], trip[in_group])
-        return durations
+        members = [(law, group == number) for number, (_, law) in enumerate(self.members)]
+        return _parts_of(members, seed, client, trip)
 
     def check_clients(self, num_clients):
         _require_same_clients("members", sum(count for count, _ in self.members), num_clients)
@@ -400,20 +434,18 @@ class slow_fraction(Delay):  # noqa: N801
         return self.law, self.slow_law
 
     def durations(self, seed, client, trip):
-        client, trip = np.asarray(client), np.asarray(trip)
-        slow = self._is_slow(seed, client)
-        durations = np.empty(len(client))
-        for law, follows in ((self.law, ~slow), (self.slow_law, slow)):
-            if follows.any():
-                durations[follows] = law.durations(seed, client[follows], trip[follows])
-        return durations
+        return _without_steps(self, seed, client, trip)
+
+    def parts(self, seed, client, trip):
+        slow = self._is_slow(seed, np.asarray(client))
+        return _parts_of([(self.law, ~slow), (self.slow_law, slow)], seed, client, trip)
 
     def slow_clients(self, seed: int, num_clients: int) -> np.ndarray:
         """[N] bool: the slow clients of this seed. A law inside a bandwidth has draws of its own."""
         return self._is_slow(seed, np.arange(num_clients))
 
     def _is_slow(self, seed: int, client: np.ndarray) -> np.ndarray:
-        return keyed_uniform(_own_seed(self, seed, SLOW), SLOW, client, np.zeros_like(client)) < self.fraction
+        return keyed_uniform(own_seed(self, seed, SLOW), SLOW, client, np.zeros_like(client)) < self.fraction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -440,18 +472,59 @@ class once_per_client(Delay):  # noqa: N801
     def durations(self, seed, client, trip):
         return self.law.durations(seed, client, np.zeros_like(trip))
 
+    def parts(self, seed, client, trip):
+        return self.law.parts(seed, client, np.zeros_like(trip))
+
+
+@dataclasses.dataclass(frozen=True)
+class per_step(Delay):  # noqa: N801
+    """A trip takes as many times a draw of ``law`` as it makes local steps.
+
+    One draw for all steps of a trip. For protocols that say how many steps there are: ``jafl.asynchronous`` and
+    ``jafl.synchronous`` with ``local_steps``, ``jafl.compass``. With ``with_network`` around it, the time to send the
+    model comes on top.
+
+    Args:
+      law: of the time of one local step.
+
+    Examples:
+      >>> law = jafl.delays.per_step(jafl.delays.constant(0.5))
+      >>> law.parts(0, np.array([3, 7]), np.array([0, 0])).of_steps(np.array([4, 0]))
+      array([2., 0.])
+    """
+
+    law: Delay
+
+    def __post_init__(self):
+        _require_law("law", self.law)
+
+    def inside(self):
+        return (self.law,)
+
+    def durations(self, seed, client, trip):
+        remedy = "Give the protocol local_steps, or take the law of whole trips."
+        require(False, "delay", self, "a law of whole trips where the schedule has no local_steps", remedy)
+
+    def parts(self, seed, client, trip):
+        # What a trip of one step takes: so a law of single steps within another is that law.
+        return Parts(0.0, self.law.parts(seed, client, trip).of_steps(1))
+
 
 @dataclasses.dataclass(frozen=True)
 class with_network(Delay):  # noqa: N801
-    """Download, compute, upload: model_bytes / download bandwidth + compute + model_bytes / upload bandwidth.
+    """Download, compute, upload: model_bytes / download bandwidth + compute + upload_bytes / upload bandwidth.
 
     Args:
-      compute: the law of the computing time, in units of simulated time.
-      model_bytes: size of what is sent each way, in bytes; four times the number of parameters in float32.
+      compute: the law of the computing time, in units of simulated time; ``per_step`` for one that grows with the
+        local steps of a trip.
+      model_bytes: size of what is sent, in bytes; four times the number of parameters in float32.
       download_bandwidth: in bytes per unit of simulated time. A number for all clients (infinite: sending takes no
         time), or a law, drawn once per client.
       upload_bandwidth: likewise. The draws of compute, download and upload are independent, also where the three are
         the same law.
+      upload_bytes: size of what a client sends, where it is not that of the model: of a compressed update, or of
+        adapters. Default: ``model_bytes``.
+      draw_each_trip: bandwidths are drawn for each trip, and not once per client.
 
     Raises:
       SettingError: for a number outside its range, also for a drawn bandwidth that is not above 0.
@@ -466,12 +539,16 @@ class with_network(Delay):  # noqa: N801
     model_bytes: float
     download_bandwidth: float | Delay = math.inf
     upload_bandwidth: float | Delay = math.inf
+    upload_bytes: float | None = None
+    draw_each_trip: bool = False
 
     def __post_init__(self):
         _require_law("compute", self.compute)
-        _require_number(
-            "model_bytes", self.model_bytes, lambda value: value >= 0, "a finite number, at least 0"
-        )
+        for name in ("model_bytes", "upload_bytes"):
+            size = getattr(self, name)
+            if size is not None or name == "model_bytes":
+                _require_number(name, size, lambda value: value >= 0, "a finite number, at least 0")
+        true_or_false("the delay's draw_each_trip", self.draw_each_trip)
         for name in ("download_bandwidth", "upload_bandwidth"):
             bandwidth = getattr(self, name)
             fits = isinstance(bandwidth, Delay) or (is_number(bandwidth) and bandwidth > 0)
@@ -482,23 +559,29 @@ class with_network(Delay):  # noqa: N801
         return tuple(law for law in laws if isinstance(law, Delay))
 
     def durations(self, seed, client, trip):
-        client = np.asarray(client)
-        download = self._sending(seed, client, DOWNLOAD, "download_bandwidth")
-        upload = self._sending(seed, client, UPLOAD, "upload_bandwidth")
-        return download + self.compute.durations(seed, client, trip) + upload
+        return _without_steps(self, seed, client, trip)
 
-    def _sending(self, seed: int, client: np.ndarray, purpose: int, name: str) -> Any:
-        """Time to send the model, in units of simulated time: one number or [n]."""
-        bandwidth = getattr(self, name)
+    def parts(self, seed, client, trip):
+        client = np.asarray(client)
+        drawn = np.asarray(trip) if self.draw_each_trip else np.zeros_like(client)
+        download = self._sending(seed, client, drawn, DOWNLOAD, "download_bandwidth")
+        upload = self._sending(seed, client, drawn, UPLOAD, "upload_bandwidth")
+        compute = self.compute.parts(seed, client, trip)
+        return Parts(download + compute.before, compute.each_step, compute.after + upload)
+
+    def _sending(self, seed: int, client: np.ndarray, trip: np.ndarray, purpose: int, name: str) -> Any:
+        """Time to send the model or the update, in units of simulated time: one number or [n]."""
+        bandwidth, size = getattr(self, name), self.model_bytes
+        if purpose == UPLOAD and self.upload_bytes is not None:
+            size = self.upload_bytes
         if not isinstance(bandwidth, Delay):
-            return self.model_bytes / bandwidth
-        own_seed = _own_seed(self, seed, purpose)
-        rates = np.asarray(bandwidth.durations(own_seed, client, np.zeros_like(client)), np.float64)
+            return size / bandwidth
+        rates = np.asarray(bandwidth.durations(own_seed(self, seed, purpose), client, trip), np.float64)
         wrong = np.flatnonzero(~(rates > 0))
         if wrong.size:
             j = wrong[0]
             require(False, f"the delay's {name} of client {client[j]}", float(rates[j]), "above 0")
-        return self.model_bytes / rates
+        return size / rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -537,6 +620,13 @@ class throttled(Delay):  # noqa: N801
     def durations(self, seed, client, trip):
         durations = np.asarray(self.law.durations(seed, client, trip), np.float64)
         return np.where(np.isin(client, self.clients), durations / self.share, durations)
+
+    def parts(self, seed, client, trip):
+        if _first_per_step(self) is None:  # as a whole: the parts of a quotient add up to other last bits
+            return super().parts(seed, client, trip)
+        throttles = np.isin(client, self.clients)
+        parts = self.law.parts(seed, client, trip)
+        return Parts(*(np.where(throttles, np.divide(part, self.share), part) for part in parts))
 
     def check_clients(self, num_clients):
         for client in self.clients:
@@ -600,7 +690,36 @@ class from_function(Delay):  # noqa: N801
         return durations.astype(np.float64)
 
 
-def _own_seed(law: Delay, seed: int, purpose: int) -> int:
+def _without_steps(law: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
+    """[n] float64 durations of trips of which nobody says the local steps."""
+    if (by_steps := _first_per_step(law)) is not None:
+        by_steps.durations(seed, client, trip)  # which says why there are none
+    return law.parts(seed, client, trip).of_steps(0)
+
+
+def _first_per_step(law: Delay) -> Delay | None:
+    """The first law of single local steps among a law and those inside it; None if there is none."""
+    if isinstance(law, per_step):
+        return law
+    return next((found for inner in law.inside() if (found := _first_per_step(inner)) is not None), None)
+
+
+def _parts_of(
+    members: Iterable[tuple[Delay, np.ndarray]], seed: int, client: np.ndarray, trip: np.ndarray
+) -> Parts:
+    """The parts of trips (client [n], trip [n]) of which each follows one law: pairs (law, [n] bool who follows)."""
+    client, trip = np.asarray(client), np.asarray(trip)
+    columns = [
+        np.full(len(client), np.nan) for _ in Parts._fields
+    ]  # of a client without a law, which is refused
+    for law, follows in members:
+        if follows.any():
+            for column, part in zip(columns, law.parts(seed, client[follows], trip[follows]), strict=True):
+                column[follows] = part
+    return Parts(*columns)
+
+
+def own_seed(law: Delay, seed: int, purpose: int) -> int:
     """A seed for draws of ``law`` alone: laws of its own kind inside it get others."""
 
     def levels(inner: Delay) -> int:
@@ -655,6 +774,7 @@ __all__ = [
     "log_normal",
     "once_per_client",
     "pareto",
+    "per_step",
     "proportional_to_examples",
     "slow_fraction",
     "throttled",

@@ -3,7 +3,7 @@
 import numpy as np
 
 # Purposes of draws: one number each, so that two purposes never share a stream.
-DURATION, SELECTION, LEAVING, FAILURE, PRESENCE, STARTS, PARTICIPATION = 1, 2, 3, 4, 5, 6, 7
+DURATION, SELECTION, LEAVING, FAILURE, PRESENCE, STARTS, PARTICIPATION, LOCAL_STEPS = 1, 2, 3, 4, 5, 6, 7, 8
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.errors import require
-from jafl.schedule.delays import Delay, NoSuchTrip, checked_durations
+from jafl.schedule.delays import Delay, NoSuchTrip, Parts, checked_durations
 
 
 class Table:
@@ -84,9 +84,39 @@ class Durations(Table):
         )
 
 
+class PartsTable:
+    """What durations are made of, by (client, trip), for trips whose local steps are decided when they start."""
+
+    def __init__(self, delay: Delay, seed: int, num_clients: int, trips: int):
+        def draw(place: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
+            return draw_parts(delay, seed, client, trip)[place]
+
+        self._tables = [
+            Table(functools.partial(draw, place), num_clients, trips) for place in range(len(Parts._fields))
+        ]
+
+    def __call__(self, client: int, trip: int) -> Parts:
+        return Parts(*(table(client, trip) for table in self._tables))
+
+
 def fast_view(array: np.ndarray) -> Any:
     """A view of ``array`` whose single entries are read and written faster than through NumPy's indexing."""
     return memoryview(array)  # type: ignore[arg-type]
+
+
+def draw_parts(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> list[np.ndarray]:
+    """[n] of each of the ``Parts``; raises SettingError naming the client and trip of one that cannot be."""
+    with np.errstate(all="ignore"):  # what is wrong is said below
+        parts = delay.parts(seed, client, trip)
+        columns = [np.broadcast_to(np.asarray(part, np.float64), np.shape(client)) for part in parts]
+    for name, column in zip(Parts._fields, columns, strict=True):
+        wrong = np.flatnonzero(~(np.isfinite(column) & (column >= 0)))
+        if wrong.size:
+            j = wrong[0]
+            part = "time of each local step" if name == "each_step" else f"time {name} the local steps"
+            name = f"the delay of client {client[j]}, trip {trip[j]}, the {part},"
+            require(False, name, float(column[j]), "finite and at least 0")
+    return columns
 
 
 def draw_durations(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:

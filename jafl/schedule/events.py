@@ -12,7 +12,7 @@ import operator
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence, Set
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
 from jafl.schedule.limits import make_limits
+from jafl.schedule.local_steps import DynamicLocalSteps
 from jafl.schedule.picker import Picker, WeightedPicker
 from jafl.schedule.protocol import Protocol, World
 from jafl.schedule.starvation import (
@@ -66,7 +67,14 @@ class Events:
             world = dataclasses.replace(world, availability=available)
         self.world, self.protocol = world, protocol
         clients = world.num_clients
-        self.trip_durations = Durations(world.delay, world.seed, clients, trips + protocol.concurrency)
+        self.by_speed: DynamicLocalSteps | None = None
+        self.trip_durations: Any = None
+        drawn = world.delay, world.seed, clients, trips + protocol.concurrency
+        if protocol.dynamic_local_steps:
+            least, most = protocol.dynamic_local_steps
+            self.by_speed = self.trip_durations = DynamicLocalSteps(*drawn, most=most, least=least)
+        else:
+            self.trip_durations = Durations(*drawn)
         self.fails = None
         if world.failure_rate:
             self.fails = Table(self._draw_failures, clients, trips + protocol.concurrency)
@@ -369,6 +377,8 @@ class Events:
         if loss or too_stale:
             self._discard(trip, self.version, loss or TOO_STALE)
             return False
+        if self.by_speed:
+            self.by_speed.end(client)
         if not (self.in_buffer or self.step_every or self._in_initial_round()):
             self.flush_at = self.now + self.flush_after
         return True
@@ -504,7 +514,7 @@ class Events:
         world, protocol = self.world, self.protocol
         clients = (world.dropout, world.failure_rate or None, world.availability)
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
-        steps = (protocol.step_every, self.predicate)
+        steps = (protocol.step_every, self.predicate, self.by_speed)
         return any(each is not None for each in (*clients, *server, *steps))
 
     def _check_hope(self) -> None:
@@ -558,9 +568,12 @@ class Events:
             *((client, number, version, start) for _, client, number, version, start in under_way),
             strict=True,
         )
+        applied = self.arrived.first(sum(self.step_sizes))
+        if self.by_speed:
+            applied["local_steps"] = self.by_speed.of(applied["client"], applied["trip"])
         schedule = EventSchedule(
             # A run that looks for its last step may have gone beyond it.
-            **self.arrived.first(sum(self.step_sizes)),
+            **applied,
             step=np.repeat(np.arange(len(self.step_sizes), dtype=np.int32), self.step_sizes),
             step_time=np.frombuffer(self.step_time, np.float64),
             **inflight_trips(*columns),

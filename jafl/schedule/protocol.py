@@ -45,4 +45,5 @@ class Protocol:
     selection_shares: np.ndarray | None = None  # [N] float64, of replacements; None where all are alike
     step_when: str = "buffer_full"
     step_every: float | None = None
+    dynamic_local_steps: tuple[int, int] | None = None  # the fewest and the most, by the clients' speeds
     start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places

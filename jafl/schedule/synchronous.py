@@ -23,6 +23,7 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Table, draw_durations
 from jafl.schedule.limits import check_limits, make_limits
+from jafl.schedule.local_steps import DelayOfSteps, check_local_steps, with_local_steps
 from jafl.schedule.protocol import World
 from jafl.schedule.synchronous_rounds import Rounds, RoundsProtocol
 
@@ -47,6 +48,7 @@ def synchronous(
     most_trips: int | None = None,
     smallest_gap: int = 0,
     cohorts: str = "fixed",
+    local_steps: int | Sequence[int] | np.ndarray | Delay | None = None,
     seed: int = 0,
 ) -> EventSchedule:
     """Computes the event schedule of synchronous rounds: FedAvg, and FedBuff's over-selection (appendix C.4).
@@ -98,6 +100,9 @@ def synchronous(
       cohorts: "fixed": as above. "poisson": each round starts every client with probability
         cohort_size / num_clients, independently of all else, and applies all their trips; without over-selection,
         limits, and all that keeps clients from reporting.
+      local_steps: how many local steps trips make, for ``client_work(local_steps="scheduled")``; with
+        ``jafl.delays.per_step`` their durations follow from it. A number for all; one for each client, [N]; or a law
+        of ``jafl.delays`` of which each trip has a draw, rounded down. Default: the client work says it.
       seed: keys durations, cohorts, participation, failures, presence and who leaves.
 
     Returns:
@@ -130,6 +135,9 @@ def synchronous(
             require(value in (None, 0.0, "fixed"), other, value, "left out where participation is given")
         started, name = max(math.ceil(chances.sum()), 1), "participation * num_clients"
     law.check_clients(num_clients)
+    check_local_steps(local_steps, num_clients)
+    if local_steps is not None:
+        law = DelayOfSteps(law, local_steps)
     _check_end_of_rounds(deadline, min_reports, num_clients if cohort_size is None else cohort_size)
     rounds = steps_within(server_steps, client_trips, trips_per_step=started, setting=name)
 
@@ -153,9 +161,8 @@ def synchronous(
             most_trips=most_trips,
             smallest_gap=smallest_gap,
         )
-        if chances is None and client_trips is not None:
-            return Rounds(world, protocol).run(None, client_trips)
-        return Rounds(world, protocol).run(rounds)
+        until = (None, client_trips) if chances is None and client_trips is not None else (rounds,)
+        return with_local_steps(Rounds(world, protocol).run(*until), law, seed)
     assert cohort_size is not None
     if cohorts == "poisson":
         _refuse_beside_poisson(
@@ -174,9 +181,10 @@ def synchronous(
                 first = _FirstArrivals(law, seed, num_clients, rounds * started, cohort_size)
             chosen = limited_cohorts(started, rounds, seed, limits, setting=name, applied=first)
         client, trip_round = chosen.reshape(-1), np.repeat(np.arange(rounds, dtype=np.int32), started)
-    return _schedule(
+    schedule = _schedule(
         client, trip_round, rounds, cohort_size if cohorts == "fixed" else num_clients, law, seed, num_clients
     )
+    return with_local_steps(schedule, law, seed)
 
 
 def _chances(

@@ -52,7 +52,8 @@ def run_digests(runs: Iterable[Reads]) -> dict[str, str]:
         _add(parts["examples"], data._replace(x=None))
         columns = (trips.client, arrivals.staleness, trips.read_slot, arrivals.columns)
         # This order is that of checkpoints which are there already.
-        _add(parts["schedule"], (*columns, trips.examples, trips.version, server.steps, server.recall))
+        own = (trips.examples, trips.version, trips.local_steps)
+        _add(parts["schedule"], (*columns, *own, server.steps, server.recall))
         _add(parts["schedule"], list(dataclasses.asdict(run.plan).values()))
         numbers = (training.client_work, server.rule, server.optimizer)
         _add(parts["numbers"], (run.params, as_words(run.key), trips.key, numbers))

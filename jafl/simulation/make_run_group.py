@@ -99,8 +99,8 @@ def _shared_plans(runs: Sequence[Run], together: bool | None) -> list[ExecutionP
 
 
 def same_trips(schedule: EventSchedule, other: EventSchedule) -> bool:
-    """Whether two schedules have the same clients train from the same versions for the same server steps."""
-    names = ("client", "download_version", "step")
+    """Whether two schedules have the same clients train as much from the same versions for the same server steps."""
+    names = ("client", "download_version", "step", "local_steps")
     return schedule is other or all(
         np.array_equal(getattr(schedule, name), getattr(other, name)) for name in names
     )

@@ -439,7 +439,7 @@ BAD = {
     "--partition=iid --partition.alpha=0.3": "partition.alpha: iid has no argument 'alpha'",
     "--partition=iid(alpha=0.3)": "partition is 'iid(alpha=0.3)', but iid has no argument 'alpha'",
     "--model.hidden_sizes=[64]": "model.hidden_sizes: softmax has no arguments. It is an argument of mlp",
-    "--algorithm=ace --algorithm.staleness_weight=hinge": "algorithm.staleness_weight: ace ... has no argument 'staleness_weight' ... It is an argument of fedasync or fedbuff",
+    "--algorithm=ace --algorithm.staleness_weight=hinge": "algorithm.staleness_weight: ace ... has no argument 'staleness_weight' ... It is an argument of fedasync, fedbuff or fedcompass",
     "--algorithm=ace --algorithm.staleness_weight.exponent=0.5": "algorithm.staleness_weight.exponent: ace ... has no argument 'staleness_weight'",
     "--algorithm=asgd --algorithm.aggregate=sum": "algorithm.aggregate: asgd has no arguments. It is an argument of fedbuff",
     "--protocol=drawn_staleness --availability=diurnal": "availability is 'diurnal' ... here protocol is drawn_staleness",

@@ -39,6 +39,7 @@ CALLED = {
     "open_arrivals": "open_arrivals(start_rate=2.0, buffer_size=3, client_trips=40)",
     "queued": "queued(tasks=3, client_trips=40)",
     "drawn_staleness": "drawn_staleness(buffer_size=2, client_trips=40)",
+    "compass": "compass(server_steps=5, least_local_steps=2)",
     "private": "private(clip_norm=1.0, delta=0.001, noise_multiplier=1.0)",
     "secure": "secure(clip_norm=1.0)",
     "duration_trace": "duration_trace('durations.csv')",

@@ -424,8 +424,10 @@ OTHER_ARGUMENTS = {
         "once_per_client(log_normal)": {"law": "log_normal(2)", "mean": 2, "sigma": 2},
         "with_network(exponential, upload_bandwidth=1000)": {
             **{"compute": "pareto", "mean": 2, "model_bytes": 70},
-            **{"upload_bandwidth": 800, "download_bandwidth": "log_normal(900, 1)"},
+            **{"upload_bandwidth": 800, "download_bandwidth": "log_normal(900, 1)", "upload_bytes": 9},
         },
+        "with_network(exponential, upload_bandwidth=uniform(100, 900))": {"draw_each_trip": True},
+        "per_step(exponential)": {"law": "pareto", "mean": 2},
         "throttled(exponential, 0.5, [0, 1])": {
             "law": "pareto",
             "mean": 2,
@@ -469,6 +471,11 @@ OTHER_ARGUMENTS = {
             **{"concurrency": 12, "buffer_size": 3, "client_trips": 50, "server_steps": 3},
             **{"restart": "not_twice_in_a_buffer", "cancel_at_step": True, "staleness_limit": 0},
             **{"flush_after": 0.05, "failure_rate": 0.2, "most_trips": 4, "smallest_gap": 2},
+            **{"local_steps": 5},
+        },
+        "asynchronous(concurrency=10, client_trips=60, local_steps=5)": {"dynamic_local_updates": True},
+        "asynchronous(concurrency=10, client_trips=60, local_steps=5, dynamic_local_updates=true)": {
+            "least_local_steps": 4
         },
         "asynchronous(12, 4, restart='after_step', failure_rate=0.3, client_trips=60)": {
             **{"replace_lost": "after_step", "restart": "at_once"},
@@ -491,7 +498,7 @@ OTHER_ARGUMENTS = {
                 "deadline": 0.3,
             },
             **{"participation": 0.4, "failure_rate": 0.2, "most_trips": 2, "smallest_gap": 3},
-            **{"cohorts": "poisson"},
+            **{"cohorts": "poisson", "local_steps": [*range(15)]},
         },
         "synchronous(cohort_size=6, client_trips=60, deadline=0.3)": {"min_reports": 6},
         "open_arrivals(concurrency=10, client_trips=60)": {
@@ -502,6 +509,10 @@ OTHER_ARGUMENTS = {
         "queued(tasks=8, client_trips=60)": {
             **{"tasks": 6, "buffer_size": 3, "client_trips": 50, "server_steps": 3},
             **{"routing": str([*range(1, 16)])},
+        },
+        "compass(most_local_steps=9, least_local_steps=2)": {
+            **{"most_local_steps": 8, "least_local_steps": 4, "speed_momentum": 0.3, "latest_factor": 3},
+            **{"client_trips": 50, "server_steps": 3},
         },
         "drawn_staleness(buffer_size=5)": {
             **{"buffer_size": 3, "client_trips": 50, "server_steps": 3, "most_trips": 4, "smallest_gap": 2},
@@ -545,6 +556,9 @@ OTHER_ARGUMENTS = {
         },
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd", "ringleader")},
         "fedfa": {"window": 3, "form": "updates"},
+        "fedcompass": {"staleness_weight": "hinge", "exponent": 2},
+        "fedcompass(staleness_weight=hinge)": {"slope": 3, "threshold": 1},
+        "fedcompass(staleness_weight=exponential)": {"rate": 3},
         "asyncfeded": {"epsilon": 2},
         "cgad": {"decay": 0.3, "cutoff": 3},
         "port": {
@@ -667,6 +681,8 @@ def test_every_argument_of_a_call_changes_the_run(row, tmp_path, monkeypatch):
         (tmp_path / path).write_text(f"client,start,end\n{rows}")
     # The seed of clients that are given decides what they hold out.
     others = {"dataset": "synthetic", "split.client_test_fraction": 0.3} if call == "natural" else {}
+    if call.startswith("per_step"):
+        others["protocol.local_steps"] = 3
     if call == "zeno_plus_plus":
         others["split.server_examples"] = 40
     if call in ("malenia", "ringleader"):
@@ -697,3 +713,9 @@ def test_the_data_sets_of_next_tokens_are_known():
             found |= {name} if source.y.ndim == 2 else set()
             assert (source.natural_partition is not None) == (name in ("synthetic", "python_source"))
     assert found | {"shakespeare"} == set(WITH_NEXT_TOKENS)
+
+
+def test_clients_that_go_away_may_have_a_delay_of_single_steps():
+    base = Settings.from_mapping({**SMALL, "dataset": "digits", "availability": "on_and_off(5, 1)"})
+    by_steps = base.changed({"delay": "per_step(exponential)", "protocol.local_steps": 2})
+    assert ingredients(by_steps) != ingredients(base)

@@ -92,7 +92,7 @@ def test_what_a_data_set_and_a_federation_depend_on():
 
 
 def test_the_trips_of_a_server_step_are_an_argument_of_each_protocol():
-    assert set(TRIPS_PER_STEP) == set(PROTOCOLS)
+    assert set(TRIPS_PER_STEP) == set(PROTOCOLS) - {"compass"}  # whose groups decide it
     for protocol, argument in TRIPS_PER_STEP.items():
         assert argument in inspect.signature(PROTOCOLS[protocol]).parameters
 

@@ -52,6 +52,7 @@ class SlowerWhenLate(ref.FedAvg):
 
 
 MINIBATCHES = {"batch_size": 4, "local_steps": 3}
+SCHEDULED = {"batch_size": 4, "local_steps": "scheduled"}
 CASES = [
     Case("fedbuff"),
     Case("fedbuff, one trip a step", buffer_size=1),
@@ -208,6 +209,28 @@ CASES = [
     Case("buffered averaging", rule=rules.fedavg(), expected_rule=ref.FedAvg),
     Case("local steps on minibatches", work=MINIBATCHES),
     Case("local steps beyond an epoch", work={"batch_size": 5, "local_steps": 9}),
+    Case("scheduled steps", work=SCHEDULED, local_steps=lambda client, trip: int(client + 2 * trip) % 5),
+    Case(
+        "scheduled steps, many without",
+        work=SCHEDULED | {"batch_size": 0},
+        local_steps=lambda client, trip: max(int(client * 7 + trip) % 9 - 5, 0),
+    ),
+    Case(
+        "scheduled steps, LR-Norm, momentum",
+        work=SCHEDULED
+        | {
+            "optimizer": jafl.specify(optax.sgd, learning_rate=0.2, momentum=0.8),
+            "learning_rate_normalization": True,
+            "proximal": 0.5,
+        },
+        reference_work={
+            "momentum": 0.8,
+            "learning_rate_normalization": True,
+            "batch_size": 4,
+            "proximal": 0.5,
+        },
+        local_steps=lambda client, trip: int(client + 2 * trip) % 5,
+    ),
     Case("local epochs", work={"batch_size": 4, "local_epochs": 2}),
     Case(
         "local epochs, LR-Norm",

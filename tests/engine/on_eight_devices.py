@@ -33,6 +33,8 @@ CASES = (
     "fedasync",
     "asgd; slow clients",
     "fednova; very unequal clients",
+    "fednova, scheduled steps; slow clients",
+    "ca2fl, scheduled steps; very unequal clients",
     "ace; very unequal clients",
     "aced, some leave; slow clients",
     "aced in buffers; very unequal clients",
@@ -61,6 +63,7 @@ IN_MATRIX_FORM = (
     "aced, some leave; slow clients",
     "aced in buffers; very unequal clients",
     "ca2fl; simultaneous arrivals",
+    "fednova, scheduled steps; slow clients",
 )
 
 IN_PARTS = (
@@ -69,6 +72,7 @@ IN_PARTS = (
     "ca2fl; simultaneous arrivals",
     "masfl; very unequal clients",
     "fedbuff, clients keep their momentum; very unequal clients",
+    "ca2fl, scheduled steps; very unequal clients",
 )
 
 

@@ -1,5 +1,7 @@
 """Multiply-adds: those of programs against counts by hand, those of runs against what the runs report."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,6 +117,14 @@ def test_a_run_is_counted_as_it_runs(rule, work):
     data = run.federation
     assert found.evaluation == 4 * (len(data.test_y) + len(data.validation_y)) * entries
     assert found.server == 0
+
+
+def test_local_steps_of_the_schedule_are_counted_trip_by_trip():
+    """A trip of 0 steps computes one minibatch, for its loss."""
+    run = a_run(local_steps="scheduled", batch_size=16)
+    steps = (np.arange(run.schedule.num_trips, dtype=np.int32) * 5) % 7
+    found = compute(run._replace(schedule=dataclasses.replace(run.schedule, local_steps=steps)))
+    assert found.minibatches == int(np.maximum(steps, 1).sum()) > int(steps.sum())
 
 
 def test_evaluation_on_training_examples_counts_in_whole_batches():

@@ -81,6 +81,11 @@ EVERY_1: Trips = {  # a step at the times 1, 2, ..., after which those that have
     "download_time": [0.0, 0.0, 1.0, 0.0, 2.0, 2.0, 3.0, 4.0, 4.0, 3.0, 5.0],
     "arrival_time": [0.75, 1.5, 1.75, 2.5, 2.75, 3.5, 3.75, 4.75, 5.5, 5.5, 5.75],
 }
+IN_GROUPS: Trips = {  # first arrivals alone, then clients that arrive together, and late ones with them
+    "client": [0, 0, 1, 0, 0, 2, 0, 1, 0, 1, 0, 2, 1, 0],
+    "download_version": [0, 1, 0, 2, 4, 0, 5, 3, 7, 7, 8, 6, 9, 9],
+    "step": [0, 1, 2, 3, 4, 5, 6, 6, 7, 8, 8, 8, 9, 9],
+}
 WITH_TIMES: Trips = ONE_BY_ONE | {
     "download_time": [0.0, 1.0, 0.0, 2.0, 0.0, 2.5, 3.0, 4.75, 3.5],
     "arrival_time": [1.0, 2.0, 2.5, 3.0, 3.5, 4.5, 4.75, 5.25, 6.0],
@@ -997,6 +1002,26 @@ AGGREGATION = [
             ),
         },
         trips=EVERY_1,
+        weighted=True,
+    ),
+    Aggregation(
+        "fedcompass",
+        "fedcompass()",
+        "w <- w + learning_rate (1/N) sum (1 + t_i)^-0.5 update_i, over those that arrive together; t_i the staleness",
+        papers.FedCompass,
+        {
+            "divided by the number of those that arrive together": weighted(
+                lambda trips: [(1 + trip.staleness) ** -0.5 / len(trips) for trip in trips]
+            ),
+            "the exponent has the other sign, so that stale updates count more": {
+                "rule": lambda: papers.FedCompass(-0.5)
+            },
+            FROM_1: from_1(papers.FedCompass),
+            "stale updates count like fresh ones": {"rule": lambda: papers.FedCompass(0.0)},
+        },
+        trips=IN_GROUPS,
+        server={"optimizer": "sgd", "learning_rate": 0.9},
+        steps=(3, 1, 2),
         weighted=True,
     ),
     on_gradients(

@@ -175,6 +175,7 @@ def local_update(
     batch_size: int | None = None,
     momentum: float = 0.0,
     corrected: Callable | None = None,
+    steps: int | None = None,
 ):
     """Plain SGD over `batches`, one step each (FedBuff algorithm 2).
 
@@ -189,17 +190,19 @@ def local_update(
       momentum: heavy ball: m <- momentum * m + g; w <- w - (learning rate of this step) * m. m is 0 when the
         trip starts.
       corrected: (gradient, current parameters, downloaded parameters) -> what is descended in the gradient's place.
+      steps: how many steps are made; those of all batches if None. With 0 the first batch is there for its loss.
 
     Returns:
       The update (trained minus downloaded), the objective on the first minibatch at the downloaded model
       (with the L2 term; the proximal term is 0 there), and the number of examples used: the sum of the sizes
-      of the batches.
+      of the batches of steps that were made.
     """
     if len(batches) == 0 or any(len(batch) == 0 for batch in batches):
         raise ValueError("a trip needs at least one batch, and no batch may be empty")
     downloaded = params
     velocity = zeros_like(params)
-    first_loss = None
+    first_loss = objective(params, x[batches[0]], y[batches[0]], l2=l2)[0] if steps == 0 else None
+    batches = batches if steps is None else batches[:steps]
     for batch in batches:
         loss, gradient = objective(
             params, x[batch], y[batch], l2=l2, proximal=proximal, downloaded=downloaded
@@ -218,18 +221,20 @@ def local_update(
     return subtract(params, downloaded), first_loss, sum(len(batch) for batch in batches)
 
 
-def client_work(data, batches: Callable[[int, int], Sequence[np.ndarray]], **settings):
+def client_work(data, batches: Callable[[int, int], Sequence[np.ndarray]], steps=None, **settings):
     """A `client_update(client, trip, params)` for the simulators, made from `local_update`.
 
     Args:
       data: for each client its (x, y).
       batches: (client, trip) -> the list of index arrays of that trip.
+      steps: (client, trip) -> how many steps that trip makes; None: one for each of its batches.
       settings: handed on to `local_update`.
     """
 
     def client_update(client, trip, params, **more):
         x, y = data[client]
-        return local_update(params, x, y, batches(client, trip), **settings, **more)
+        number = None if steps is None else steps(client, trip)
+        return local_update(params, x, y, batches(client, trip), steps=number, **settings, **more)
 
     return client_update
 

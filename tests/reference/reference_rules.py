@@ -47,6 +47,8 @@ Sources:
 - FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
 - MasFL and AdaMasFL: Yan et al., ICML 2025 (PMLR 267), after the code of another group.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
+- FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
+  Using a Computing Power-Aware Scheduler", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -1125,7 +1127,7 @@ class FedNova(ReportingRule):
 
     q_i is the number of local steps of the trip and p_i the weight of its client: 1/K, or with
     `weight_by_examples` n_i / sum n_i, n_i being the size of the client's data set. So the mean number of
-    steps is weighted like the updates are.
+    steps is weighted like the updates are. The paper has no trips without steps: they are no part of the means.
 
     Args:
       local_steps: trip -> q_i.
@@ -1139,12 +1141,35 @@ class FedNova(ReportingRule):
         self.weight_by_examples = weight_by_examples
 
     def pseudo_gradient(self, params, trips):
+        trips = [trip for trip in trips if self.local_steps(trip) > 0]
+        if not trips:
+            self.reports.append({"mean_steps": 0.0})
+            return zeros_like(params)
         shares = normalized([examples_of(trip) if self.weight_by_examples else 1 for trip in trips])
         steps = [self.local_steps(trip) for trip in trips]
         per_step = [scale(1.0 / number, trip.update) for number, trip in zip(steps, trips, strict=True)]
         mean_steps = sum(share * number for share, number in zip(shares, steps, strict=True))
         self.reports.append({"mean_steps": mean_steps})
         return scale(-mean_steps, weighted_sum(shares, per_step))
+
+
+# --------------------------------------------------------------------------------------------------
+# FedCompass.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedCompass(Rule):
+    """FedCompass: w <- w + alpha sum_i s(tau_i) D_i / N, over those who arrive together, s = (1 + tau)^-exponent."""
+
+    def __init__(self, exponent: float = 0.5):
+        self.exponent = exponent
+
+    def begin(self, params, num_clients):
+        self.num_clients = num_clients
+
+    def pseudo_gradient(self, params, trips):
+        weights = [(1.0 + trip.staleness) ** -self.exponent / self.num_clients for trip in trips]
+        return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1229,7 +1254,8 @@ class SCAFFOLD(Rule):
     """Karimireddy et al. 2020, algorithm 1, option II; a client downloads the c of its version with the model.
 
     y <- y - rate (g - c_i + c); c_i+ = c_i - c + (x - y) / (steps * rate); w <- w + mean (y - x);
-    c <- c + (sum over the step's trips of c_i+ - c_i) / (number of clients).
+    c <- c + (sum over the step's trips of c_i+ - c_i) / (number of clients). A trip without steps, which the paper
+    does not have, changes no c_i.
     """
 
     def __init__(self, rate: float):
@@ -1259,6 +1285,9 @@ class SCAFFOLD(Rule):
             self.own[trip.client],
             self.counts[self.key(trip)],
         )
+        if steps == 0:
+            self.changes[self.key(trip)] = zeros_like(c)
+            return
         new = add(subtract(c_i, c), scale(-1 / (steps * self.rate), trip.update))
         self.changes[self.key(trip)] = subtract(new, c_i)
         self.own[trip.client] = new
@@ -1301,7 +1330,8 @@ class MasFL(SCAFFOLD):
         return corrected
 
     def trained(self, trip):
-        new = mean_of(self.gradients[self.key(trip)])
+        gradients = self.gradients[self.key(trip)]
+        new = mean_of(gradients) if gradients else self.own[trip.client]
         self.changes[self.key(trip)] = subtract(new, self.own[trip.client])
         self.own[trip.client] = new
 
@@ -1313,7 +1343,10 @@ class MasFL(SCAFFOLD):
         super().pseudo_gradient(params, trips)
         if not self.adaptive:
             return m
-        taken = [scale(-1 / (len(self.gradients[self.key(trip)]) * self.rate), trip.update) for trip in trips]
+        steps = [max(len(self.gradients[self.key(trip)]), 1) for trip in trips]
+        taken = [
+            scale(-1 / (count * self.rate), trip.update) for count, trip in zip(steps, trips, strict=True)
+        ]
         return mean_of(taken)
 
 

@@ -19,6 +19,17 @@ def server(rate: float) -> tuple:
     return jafl.specify(optax.sgd, learning_rate=rate), ref.SGD(rate)
 
 
+def unequal_steps(client: int, trip: int) -> int:
+    """From 0 to 6 local steps, other ones in each trip."""
+    return int(3 * client + 5 * trip) % 7
+
+
+def scheduled(case: Case) -> Case:
+    """The case with as many local steps in each trip as the schedule says, none in some."""
+    work = {**case.work, "batch_size": 4, "local_steps": "scheduled"}
+    return dataclasses.replace(case, work=work, local_steps=unequal_steps)
+
+
 def on_gradients(rule, expected, rate=0.3, **changes) -> Case:
     """A rule on gradients: one full-batch step of plain SGD with rate 1, so that update = -gradient."""
     settings = {"learning_rate": 1.0, "server": server(rate), "buffer_size": 5, **changes}
@@ -284,6 +295,7 @@ RULES = {
         buffer_size=3,
         work={"batch_size": 4, "local_steps": 3},
     ),
+    "fedcompass": scheduled(Case("", rules.fedcompass(), papers.FedCompass, server(1.5), buffer_size=4)),
     "cgad": Case(
         "",
         rules.cgad(0.2, 7.0),
@@ -302,6 +314,34 @@ RULES = {
     "wkafl, no non-IID part": wkafl("non_iid"),
     "wkafl, sum of losses": wkafl(stage_two_by="sum", stage_two_loss=3.0),
     "scaffold": with_state(rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.4, 0.4)),
+    "scaffold, scheduled steps": scheduled(
+        with_state(rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.4, 0.4))
+    ),
+    "feddyn, scheduled steps": scheduled(
+        with_state(rules.feddyn(0.3), lambda: papers.FedDyn(0.3), "feddyn", (0.5, 0.5))
+    ),
+    "adamasfl, scheduled steps": scheduled(
+        with_state(
+            rules.masfl(0.7, normalize=True),
+            lambda: papers.MasFL(0.1, 0.7, adaptive=True),
+            "adamasfl",
+            (2.0, 0.2),
+        )
+    ),
+    "fedbuff, clients keep their momentum, scheduled steps": scheduled(
+        Case(
+            "",
+            rules.fedbuff(),
+            lambda: papers.KeptMomentum(0.8),
+            server(0.5),
+            buffer_size=4,
+            learning_rate=0.05,
+            work={
+                "keep_optimizer_state": True,
+                "optimizer": jafl.specify(optax.sgd, learning_rate=0.05, momentum=0.8),
+            },
+        )
+    ),
     "scaffold, one trip a step": with_state(
         rules.scaffold(), lambda: papers.SCAFFOLD(0.1), "scaffold", (0.1, 0.1), buffer_size=1
     ),
@@ -342,6 +382,18 @@ RULES = {
         lambda: papers.FedNova(lambda trip: -(-trip.num_examples // 8), True),
         buffer_size=5,
         work={"batch_size": 8, "local_epochs": 1},
+    ),
+    "fednova, scheduled steps": scheduled(
+        Case(
+            "",
+            rules.fednova(True),
+            lambda: papers.FedNova(lambda trip: unequal_steps(trip.client, trip.trip), True),
+            buffer_size=3,
+        )
+    ),
+    "ca2fl, scheduled steps": scheduled(Case("", rules.ca2fl(), papers.CA2FL, buffer_size=4)),
+    "port, scheduled steps": scheduled(
+        Case("", rules.port(4.0), lambda: papers.PORT(4.0, 1.0, 1.0), buffer_size=4)
     ),
 }
 # Durations: most clients are quick and may arrive twice in one buffer; all arrive together; some are slow. As many

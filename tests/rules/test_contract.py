@@ -50,6 +50,11 @@ ROWS = {
     "fadas": Row(
         rules.fadas("paper", server_learning_rate=1.0), rules.fadas("paper", server_learning_rate=2.0), 4
     ),
+    "fedcompass": Row(
+        rules.fedcompass(rules.staleness.polynomial(0.5)),
+        rules.fedcompass(rules.staleness.polynomial(2.0)),
+        4,
+    ),
     "fedfa": Row(rules.fedfa(3), None, 1),
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),

@@ -124,6 +124,9 @@ IDENTITIES = {
     "port without similarity is hyperbolic weights, normalised": Identity(
         rules.port(4.0, 2.0, 0.0, False), jafl.specify(hyperbolic, 4.0), {"buffer_size": 3}
     ),
+    "fedcompass of all clients at once is fedbuff": Identity(
+        rules.fedcompass(), rules.fedbuff(), {"buffer_size": CLIENTS}, differs={"buffer_size": 3}
+    ),
     "asyncfeded of one client at a time is asgd at rate 1 / epsilon": Identity(
         rules.asyncfeded(1.0), rules.asgd(), {"concurrency": 1}, differs={}
     ),

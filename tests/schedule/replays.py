@@ -215,6 +215,8 @@ def assert_equal(schedule, replay):
         for ours, theirs in names.items():
             np.testing.assert_array_equal(getattr(schedule, ours), ref.column(trips, theirs), err_msg=ours)
             compared.add(ours)
+    assert schedule.local_steps is None  # of which these cases say nothing
+    compared.add("local_steps")
     assert compared == {field.name for field in dataclasses.fields(schedule)} | {"staleness"}
 
 

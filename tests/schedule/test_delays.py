@@ -8,6 +8,7 @@ from schedule_cases import WholeNumbers
 
 import jafl
 from jafl.schedule import DELAYS, asynchronous, delays, draws, synchronous
+from jafl.schedule.local_steps import DelayOfSteps
 
 # 200 clients with 150 trips each.
 CLIENT = np.repeat(np.arange(200), 150)
@@ -36,6 +37,7 @@ EVERY_LAW = {
     "slow_fraction": delays.slow_fraction(FAST, SLOW, 0.2),
     "slow_fraction, nested": delays.slow_fraction(FAST, delays.slow_fraction(SLOW, delays.gamma(), 0.5), 0.4),
     "once_per_client": delays.once_per_client(FAST),
+    "per_step": DelayOfSteps(delays.per_step(FAST), 3),  # the durations of trips of 3 local steps
     "with_network": delays.with_network(FAST, 100.0, 50.0, 20.0),
     "with_network, drawn": delays.with_network(FAST, 100.0, delays.uniform(40, 60), delays.log_normal(20.0)),
     "throttled": delays.throttled(FAST, 0.25, (3, 7, 199)),

@@ -51,7 +51,13 @@ def test_cost_counts_trips_thrown_away(case):
 EXPONENTIAL, LAW_OF_ROUNDS = delays.exponential(1.0), delays.uniform(1.0, 2.0)
 # Five of eight clients train; no two arrivals share an instant.
 BUFFERED = asynchronous(
-    num_clients=8, concurrency=5, buffer_size=3, delay=EXPONENTIAL, server_steps=30, seed=1
+    num_clients=8,
+    concurrency=5,
+    buffer_size=3,
+    delay=EXPONENTIAL,
+    server_steps=30,
+    local_steps=delays.uniform(0.0, 5.0),
+    seed=1,
 )
 # All of four clients train, and every arrival is shared by all of them.
 TIES = asynchronous(

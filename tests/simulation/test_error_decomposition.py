@@ -548,6 +548,12 @@ def test_the_split_in_four_refuses_rules_with_memory(rule):
         jafl.decomposed_four_ways(rule, WORK, make_federation(np.float32), (0,))
 
 
+def test_the_split_in_four_refuses_local_steps_of_the_schedule():
+    work = jafl.client_work(MODEL, learning_rate=0.1, local_steps="scheduled")
+    with pytest.raises(jafl.SettingError, match="local_steps is 'scheduled'.*same number of local_steps"):
+        jafl.decomposed_four_ways(rules.fedbuff(), work, make_federation(np.float32), (0,))
+
+
 def test_the_split_in_four_refuses_local_epochs():
     work = jafl.client_work(MODEL, learning_rate=0.1, local_epochs=2)
     with pytest.raises(jafl.SettingError, match="local_epochs is 2.*same number of local_steps"):

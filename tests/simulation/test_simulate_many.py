@@ -237,7 +237,7 @@ def test_other_numbers_compile_nothing_and_what_is_shared_is_there_once():
     program = jax.tree.unflatten(stack.structure, stack.is_own)
     assert not any(jax.tree.leaves((program.data, program.server.steps)))
     assert (program.training.trips, program.server.arrivals) == (
-        (False, True, False, None, None),
+        (False, True, False, None, None, None),
         (False, {}),
     )
     assert all(jax.tree.leaves((program.training.client_work, program.server.rule, program.server.optimizer)))

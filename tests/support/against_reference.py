@@ -45,6 +45,7 @@ class Case:
     due: bool = False  # steps of all reports that are due
     # More arguments of ``jafl.asynchronous``, which the reference calls the same.
     protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
+    local_steps: Callable[[int, int], int] | None = None  # (client, trip) -> how many the schedule says
 
 
 def make_federation(clients: int, dtype) -> jafl.Federation:
@@ -61,6 +62,14 @@ def make_federation(clients: int, dtype) -> jafl.Federation:
 
 
 def make_schedule(case: Case) -> jafl.EventSchedule:
+    schedule = make_events(case)
+    if case.local_steps is None:
+        return schedule
+    steps = [case.local_steps(*trip) for trip in zip(schedule.client, schedule.trip, strict=True)]
+    return dataclasses.replace(schedule, local_steps=np.array(steps, np.int32))
+
+
+def make_events(case: Case) -> jafl.EventSchedule:
     common = {"num_clients": case.clients, "delay": case.delay, "server_steps": case.steps, "seed": 3}
     if case.due:
         return jafl.drawn_staleness(reports="due", initial_round=case.initial_round, **common)
@@ -150,18 +159,23 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     """The reference's own events, training and aggregation of the same case."""
     data = [federation.client(client) for client in range(case.clients)]
     batch_size = case.work.get("batch_size", 0)
+    most = case.work.get("local_steps", 1)
+    if case.local_steps is not None:
+        most = max(int(schedule.local_steps.max()), 1)
 
     draw = MinibatchDraws(
         key,
         trips=case.steps,
-        epochs=case.work.get("local_epochs") or case.work.get("local_steps", 1),
+        epochs=case.work.get("local_epochs") or most,
         largest=int(federation.num_examples.max()),
     )
 
     def batches(client: int, trip: int) -> list[np.ndarray]:
         count = len(data[client][1])
         per_epoch = -(-count // batch_size) if batch_size else 1
-        steps = case.work.get("local_epochs", 0) * per_epoch or case.work.get("local_steps", 1)
+        steps = case.work.get("local_epochs", 0) * per_epoch or most
+        if case.local_steps is not None:
+            steps = max(case.local_steps(client, trip), 1)
         if batch_size == 0:
             return [np.arange(count)] * steps
         return draw(client, trip, num_examples=count, batch_size=batch_size, steps=steps)
@@ -178,7 +192,9 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
         stop_after_steps=case.steps,
         rule=expected_rule,
         optimizer=case.server[1],
-        client_update=ref.client_work(data, batches, learning_rate=case.learning_rate, **case.reference_work),
+        client_update=ref.client_work(
+            data, batches, case.local_steps, learning_rate=case.learning_rate, **case.reference_work
+        ),
         client_examples=federation.num_examples,
     )
     if case.due:

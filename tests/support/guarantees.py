@@ -83,7 +83,7 @@ def check_shapes(schedule: EventSchedule) -> None:
     most = {"client": schedule.num_clients, "step": schedule.num_steps, "version": schedule.num_steps + 1}
     for field in dataclasses.fields(schedule):
         column = getattr(schedule, field.name)
-        if field.name in ("num_clients", "concurrency"):
+        if field.name in ("num_clients", "concurrency") or (field.name == "local_steps" and column is None):
             continue
         group = field.name.split("_")[0]
         length = lengths.get(group, schedule.num_steps if field.name == "step_time" else schedule.num_trips)

@@ -81,8 +81,12 @@ def compute(run: Run, *, on_training: bool = False) -> Compute:
         work.minibatches, "client_work", run.client_work, "one of jafl.client_work, whose trips are counted"
     )
     assert work.minibatches is not None
-    of_clients = work.minibatches(federation.num_examples)
-    count = int(np.sum(of_clients[run.schedule.client]))
+    client = run.schedule.client
+    if work.reads_local_steps:
+        of_trips = work.minibatches(federation.num_examples[client], run.schedule.local_steps)
+    else:
+        of_trips = work.minibatches(federation.num_examples)[client]
+    count = int(np.sum(of_trips))
     evaluations = len(evaluation_steps(run))
     return Compute(
         training=count * multiply_adds(traced_gradient(run)),

@@ -18,6 +18,7 @@ from jafl.schedule import (
 )
 from jafl.schedule.arguments import as_availability
 from jafl.schedule.durations import draw_durations
+from jafl.schedule.local_steps import DelayOfSteps
 
 # Clients are there for exponential times: the chance of a time so many times as long as the mean is 0 in float64.
 NO_CHANCE = 700.0
@@ -70,7 +71,8 @@ def _refuse_short_presence(settings: Settings, delay: delays.Delay, law: Any, nu
     if not isinstance(law, availability.on_and_off) or not law.loses_trips:
         return
     clients = np.arange(min(num_clients, 1000))
-    typical = float(np.median(draw_durations(delay, int(settings.seed), clients, np.zeros_like(clients))))
+    whole = DelayOfSteps(delay, 1)  # a trip of one local step, where durations depend on these
+    typical = float(np.median(draw_durations(whole, int(settings.seed), clients, np.zeros_like(clients))))
     least = typical / NO_CHANCE
     allowed = f"at least {least:.2g}: trips last about {typical:.3g}, and are lost if their client goes away"
     require(law.mean_on >= least, "availability.mean_on", law.mean_on, allowed)

@@ -26,6 +26,7 @@ class Trips(NamedTuple):
       examples: two columns [J] int32, where those of its client begin and end, if that is read with the rest of a
         trip's numbers (``AcceleratorRows.pack``); else None.
       version: int32, the server step of the download, if client work reads it; else None.
+      local_steps: int32, optimizer steps of the trip, if client work reads them; else None.
     """
 
     client: Array
@@ -34,6 +35,7 @@ class Trips(NamedTuple):
     # None, and no zeros, where nothing reads them: a column has a number for every trip of the run.
     examples: tuple[Array, Array] | None = None
     version: Array | None = None
+    local_steps: Array | None = None
 
 
 class Arrivals(NamedTuple):

@@ -130,11 +130,19 @@ def trained_trip(
     return trained
 
 
-def _client_data(training: Training, trip: jax.Array) -> ClientData:
-    """The clients' examples, as the trip reads them."""
+def read_by_trip(training: Training, trip: jax.Array) -> ClientData:
+    """The clients' examples, with the numbers of the trip that client work reads."""
     data, trips = training.data, training.trips
     if trips.version is not None:
         data = data._replace(version=trips.version[trip])
+    if trips.local_steps is not None:
+        data = data._replace(local_steps=trips.local_steps[trip])
+    return data
+
+
+def _client_data(training: Training, trip: jax.Array) -> ClientData:
+    """The same, and where the client's examples lie, if that is read with the trip's other numbers."""
+    data, trips = read_by_trip(training, trip), training.trips
     if trips.examples is None:
         return data
     # Read with the trip's other numbers, where each further look-up is an operation of its own.

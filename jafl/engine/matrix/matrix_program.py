@@ -201,7 +201,9 @@ def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segm
     # The parameters may be shapes already, of which JAX makes no array.
     params = jax.eval_shape(lambda params: params, runs[0].run.params)
     carry: MatrixCarry = jax.eval_shape(allocate_from, params)
-    return carry, shapes_of_segments(layout, len(runs), jax.tree.leaves(params)[0].dtype)
+    with_steps = runs[0].program.training.trips.local_steps is not None
+    dtype = jax.tree.leaves(params)[0].dtype
+    return carry, shapes_of_segments(layout, len(runs), dtype, local_steps=with_steps)
 
 
 def shared_precision(runs: Sequence[MatrixRun]) -> str:
@@ -334,6 +336,7 @@ class ChunkMaker:
             write_slot=arrays.write_slot,
             memory_client=arrays.memory_client,
             stored_client=arrays.stored_client,
+            local_steps=None if trips.local_steps is None else np.asarray(trips.local_steps)[arrays.trip],
         )
 
 
@@ -353,13 +356,12 @@ def stack_chunks(chunks: Sequence[Segments]) -> Segments:
     # the factors 0 for what it reads there.
     arrays = {name: np.max([getattr(chunk, name) for chunk in chunks], axis=0) for name in SHARED}
     rest = [name for name in Segments._fields if name not in SHARED]
-    return Segments(
-        **arrays, **{name: np.stack([getattr(chunk, name) for chunk in chunks], axis=1) for name in rest}
-    )
+    own = [{name: getattr(chunk, name) for name in rest} for chunk in chunks]
+    return Segments(**arrays, **jax.tree.map(lambda *rows: np.stack(rows, axis=1), *own))
 
 
-def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
-    """The shapes of a chunk's segments [P, B, ...]."""
+def shapes_of_segments(layout: Layout, runs: int, dtype: Any, *, local_steps: bool = False) -> Segments:
+    """The shapes of a chunk's segments [P, B, ...]; with or without the ``local_steps`` of their trips."""
     sizes, number = layout.sizes, SEGMENTS_PER_CHUNK
 
     def shape(dtype, *axes):
@@ -378,6 +380,7 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any) -> Segments:
         write_slot=shape(integer, runs, sizes.versions),
         memory_client=shape(integer, runs, sizes.memory),
         stored_client=shape(integer, runs, sizes.width),
+        local_steps=shape(integer, runs, sizes.width) if local_steps else None,
     )
 
 
@@ -502,22 +505,25 @@ def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
         run.run.params,
         trips.client[:number],
         trips.key[:number],
+        None if trips.local_steps is None else trips.local_steps[:number],
     )
     return np.asarray(used, np.int32), np.asarray(steps, np.int32)
 
 
 @jax.jit
-def _amounts(work: Specification, data: ClientData, params: Params, client: Any, key: Any) -> Any:
+def _amounts(
+    work: Specification, data: ClientData, params: Params, client: Any, key: Any, local_steps: Any
+) -> Any:
     """(examples, local steps) of trips, [J] each."""
     # The compiler drops the training, because these numbers do not depend on it: ``find_matrix_form`` has checked
     # that. So any model will do as a start.
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
 
-    def count(client, key):
-        result = work.build().train(data, start, client, key)
+    def count(client, key, local_steps):
+        result = work.build().train(data._replace(local_steps=local_steps), start, client, key)
         return result.batch_examples, result.local_steps
 
-    return jax.vmap(count)(client, key)
+    return jax.vmap(count)(client, key, local_steps)
 
 
 def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
@@ -527,7 +533,9 @@ def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
         result = work.build().train(data, start, client, key)
         return result.batch_examples, result.local_steps
 
-    key = np.zeros(2, np.uint32)
-    arguments = dependences(amounts, params, np.int32(0), key, program.data, program.training.client_work)
+    key, data = np.zeros(2, np.uint32), program.data
+    if program.training.trips.local_steps is not None:
+        data = data._replace(local_steps=np.int32(1))
+    arguments = dependences(amounts, params, np.int32(0), key, data, program.training.client_work)
     model_leaves = set(range(len(jax.tree.leaves(params))))
     return any(model_leaves & leaf for leaf in arguments)

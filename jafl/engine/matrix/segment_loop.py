@@ -60,6 +60,7 @@ class Segments(NamedTuple):
       write_slot: [P, B, S] int32, the snapshot slot of each version; past the last slot where there is none.
       memory_client: [P, B, G] int32, the clients whose stored values the segment reads.
       stored_client: [P, B, W] int32, the client for which a lane's update is stored; N or more where it is not.
+      local_steps: [P, B, W] int32, optimizer steps of the trip in each lane, if client work reads them; else None.
     """
 
     uses_memory: Array
@@ -73,6 +74,7 @@ class Segments(NamedTuple):
     write_slot: Array
     memory_client: Array
     stored_client: Array
+    local_steps: Array | None = None
 
 
 class Groups(NamedTuple):
@@ -236,8 +238,8 @@ def _with_memory(program: MatrixProgram, carry: MatrixCarry) -> bool | None:
 def _without_runs(segments: Segments) -> Segments:
     """The segments of a single run, without the axis [B]."""
     # A chip lays out arrays without this axis better.
-    own = {name: rows[:, 0] for name, rows in segments._asdict().items() if name not in SHARED}
-    return segments._replace(**own)
+    own = {name: rows for name, rows in segments._asdict().items() if name not in SHARED}
+    return segments._replace(**{name: None if rows is None else rows[:, 0] for name, rows in own.items()})
 
 
 def _segment(segments: Segments, number: Any) -> Segments:
@@ -284,7 +286,7 @@ def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, ja
         run = run._replace(data=data_of_clients(placement, run.data, segment.client))
     # Each device needs whole models for its own trips, and makes whole updates. Afterwards it keeps a part of every
     # update, because the products combine all updates of the wave, entry by entry.
-    lanes = _over_lanes(run, (starts, segment.client, segment.key))
+    lanes = _over_lanes(run, (starts, segment.client, segment.key, segment.local_steps))
     wave, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
     # Lanes without a trip repeat the last one. In a segment without trips they train from any slot and client, which
     # may give NaN. Their factors are 0, but 0 * NaN is NaN.
@@ -312,12 +314,12 @@ def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segment
     """As ``_train``, the lanes one after the other: quicker on a CPU."""
 
     def train_next(lane, trained):
-        client, key, slot = (
-            lax.dynamic_index_in_dim(column, lane, keepdims=False)
-            for column in (segment.client, segment.key, segment.read_slot)
+        client, key, slot, steps = jax.tree.map(
+            lambda column: lax.dynamic_index_in_dim(column, lane, keepdims=False),
+            (segment.client, segment.key, segment.read_slot, segment.local_steps),
         )
         start = row_at(snapshots, slot, many=False)
-        trip = _train_trip(run, start, client, key)
+        trip = _train_trip(run, start, client, key, steps)
         # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
         # what it trains may be NaN, as in ``_train``.
         if run.program.runs > 1:
@@ -325,7 +327,8 @@ def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segment
         return jax.tree.map(lambda rows, new: rows.at[lane].set(new), trained, trip)
 
     start = row_at(snapshots, segment.read_slot[0], many=False)
-    trip = jax.eval_shape(functools.partial(_train_trip, run), start, segment.client[0], segment.key[0])
+    numbers = jax.tree.map(lambda column: column[0], (segment.client, segment.key, segment.local_steps))
+    trip = jax.eval_shape(functools.partial(_train_trip, run), start, *numbers)
     # Zeros, because lanes that no round reaches are multiplied, too.
     untrained = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
     # As many rounds as the largest wave of all runs has trips: see ``SHARED``.
@@ -346,9 +349,12 @@ def _with_rows(rows: ArrayTree, numbers: Array, new: ArrayTree) -> ArrayTree:
 
 # Jitted, so that it is traced once for the several places that ask for its shapes.
 @functools.partial(jax.jit, inline=True)
-def _train_trip(run: _Run, start: ArrayTree, client: Array, key: Array) -> tuple[Wave, Array]:
+def _train_trip(
+    run: _Run, start: ArrayTree, client: Array, key: Array, local_steps: Array | None
+) -> tuple[Wave, Array]:
     """Trains one trip from the model ``start`` [*P]: what it leaves, without the axis [W], and its loss."""
-    result = run.client_work.build().train(run.data, start, client, key)
+    data = run.data._replace(local_steps=local_steps)
+    result = run.client_work.build().train(data, start, client, key)
     groups, precision = run.program.groups, run.program.precision
     stored = client_memory.as_row(result.update, precision, key) if groups.stored else None
     wave = Wave(result.update if groups.updates else None, start if groups.starts else None, stored)

@@ -13,7 +13,7 @@ from jafl.base.errors import SettingError, choose, refusal, require, shown
 from jafl.base.precision import check_precision
 from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.optimizer_checks import check_server_optimizer
-from jafl.clients.work import ClientWork
+from jafl.clients.work import MOST_STEPS_OF_A_TRIP, ClientWork
 from jafl.data import Federation
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.server_steps import Carry
@@ -46,10 +46,43 @@ def check_states_of_optimizers(run: Run) -> None:
     if run.schedule.num_clients != run.federation.num_clients:
         return  # refused later, by name
     work = as_specification(run.client_work).build()
+    if isinstance(work, ClientWork):
+        given = as_specification(run.client_work).arguments.get("local_steps")
+        _check_local_steps(run.schedule, work, given)
     if isinstance(work, ClientWork) and work.check:
         # Only of clients that train: how many examples the others hold decides nothing.
-        work.check(run.params, run.federation.num_examples[np.unique(run.schedule.client)])
+        if work.reads_local_steps:
+            work.check(run.params, run.federation.num_examples[run.schedule.client], run.schedule.local_steps)
+        else:
+            work.check(run.params, run.federation.num_examples[np.unique(run.schedule.client)])
     check_server_optimizer(run.server_optimizer_or_sgd().build(), run.params, run.schedule.num_steps)
+
+
+def _check_local_steps(schedule: EventSchedule, work: ClientWork, given: Any) -> None:
+    """Raises SettingError unless schedule and client work agree on who says how many local steps trips have."""
+    steps = schedule.local_steps
+    if not work.reads_local_steps:
+        remedy = "The schedule says how many each trip makes, and they have their part in its times."
+        require(steps is None, "the client work's local_steps", given, "'scheduled' here", remedy)
+        return
+    remedy = (
+        "Make one with local_steps=..., jafl.asynchronous(local_steps=10, ...) for example, "
+        "or give client_work a number."
+    )
+    has_them = steps is not None
+    allowed = "given where the client work's local_steps are 'scheduled'"
+    require(has_them, "the schedule's local_steps", None, allowed, remedy)
+    steps = np.asarray(steps)
+    kind, trips = (steps.dtype.kind, steps.shape), schedule.num_trips
+    fits = kind[0] in "iu" and kind[1] == (trips,)
+    found = f"{steps.dtype} {steps.shape}"
+    require(fits, "the schedule's local_steps", found, f"whole numbers, one for each of the {trips} trips")
+    low, high = int(steps.min(initial=0)), int(steps.max(initial=0))
+    allowed = f"from 0 to {MOST_STEPS_OF_A_TRIP:,}"
+    require(low >= 0, "the schedule's local_steps", low, allowed)
+    require(high <= MOST_STEPS_OF_A_TRIP, "the schedule's local_steps", high, allowed)
+    remedy = "No trip would change the model."
+    require(high > 0, "the schedule's local_steps", "0 in every trip", "above 0 in some trip", remedy)
 
 
 def check_fit(

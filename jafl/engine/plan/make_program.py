@@ -10,7 +10,7 @@ from jafl import engine
 from jafl.base.buckets import bucket
 from jafl.base.errors import require, shown
 from jafl.base.random_keys import check_draws_by_keys
-from jafl.clients.work import ClientData
+from jafl.clients.work import ClientData, ClientWork
 from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
 from jafl.engine.plan.compatibility import check_exchange, check_fit, check_optimizers
@@ -71,7 +71,7 @@ def make_program(
             padded(run.federation.partition.indices.astype(np.int32)),
             run.federation.partition.offsets.astype(np.int32),
         ),
-        trips=_trips(run, plan, placement, client_work.build().reads_version),
+        trips=_trips(run, plan, placement, client_work.build()),
         placement=placement,
         keeps_start=bool(built.needs_start),
     )
@@ -121,9 +121,10 @@ def allocation(run: Run, plan: ExecutionPlan) -> Any:
     return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
 
 
-def _trips(run: Run, plan: ExecutionPlan, placement: Placement, reads_version: bool) -> engine.Trips:
+def _trips(run: Run, plan: ExecutionPlan, placement: Placement, work: ClientWork) -> engine.Trips:
     """How each trip trains, its random key still zero."""
     schedule, examples = run.schedule, None
+    local_steps = schedule.local_steps if work.reads_local_steps else None
     if placement.rows.dear_operations and plan.form == "loop":
         offsets = run.federation.partition.offsets.astype(np.int32)
         examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
@@ -132,7 +133,8 @@ def _trips(run: Run, plan: ExecutionPlan, placement: Placement, reads_version: b
         key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
         read_slot=padded(plan.read_slot),
         examples=examples,
-        version=padded(schedule.download_version) if reads_version else None,
+        version=padded(schedule.download_version) if work.reads_version else None,
+        local_steps=None if local_steps is None else padded(np.asarray(local_steps, np.int32)),
     )
 
 

@@ -228,11 +228,15 @@ class _TriedPlans:
     def fitting_plan(self, form: str | None) -> ExecutionPlan:
         """``default_plan``, with waves as wide as fits into memory and as suits clients of unequal sizes."""
         run = self._run
-        minibatches = as_specification(run.client_work).build().minibatches
+        work = as_specification(run.client_work).build()
         cost = None
         # Otherwise the run is refused later, with the reason; here nothing may fail before it.
-        if minibatches and run.schedule.num_clients == run.federation.num_clients:
-            cost = minibatches(run.federation.num_examples)[run.schedule.client]
+        if work.minibatches and run.schedule.num_clients == run.federation.num_clients:
+            examples, client = run.federation.num_examples, run.schedule.client
+            if work.reads_local_steps:
+                cost = work.minibatches(examples[client], run.schedule.local_steps)
+            else:
+                cost = work.minibatches(examples)[client]
         form = self._form(form)
         return default_plan(
             run.schedule,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.base.errors import require
-from jafl.clients.work import ClientData, ClientResult, ClientWork
+from jafl.clients.work import SCHEDULED, ClientData, ClientResult, ClientWork
 from jafl.data import Federation
 from jafl.records import Arrival, Params, Rule, Updates
 from jafl.rules import accumulate
@@ -69,12 +69,9 @@ def decomposed_four_ways(
     """
     rate = client_learning_rate(client_work)
     steps = client_work.arguments["local_steps"]
-    require(
-        steps is not None,
-        "local_epochs",
-        client_work.arguments["local_epochs"],
-        "None for the split in four: it needs the same number of local_steps of every client",
-    )
+    needed = "for the split in four: it needs the same number of local_steps of every client"
+    require(steps is not None, "local_epochs", client_work.arguments["local_epochs"], f"None {needed}")
+    require(steps != SCHEDULED, "local_steps", steps, f"a number {needed}")
     rule, full = linear_rule(rule), full_gradients(client_work, federation)
     require(
         not keeps_something(rule.build(), client_work, federation),

@@ -62,6 +62,12 @@ SCHEDULE_ARRAYS = (
 )
 
 
+def schedule_arrays(schedule: EventSchedule) -> dict[str, Any]:
+    """{name: column} of a schedule as ``schedule.npz`` holds it; local steps only where the schedule has them."""
+    names = SCHEDULE_ARRAYS if schedule.local_steps is None else (*SCHEDULE_ARRAYS, "local_steps")
+    return {name: getattr(schedule, name) for name in names}
+
+
 class RunDirectory:
     """The directory to which a run, a comparison or a sweep writes its files; made if it does not exist.
 
@@ -132,7 +138,7 @@ class RunDirectory:
 
     def write_schedule(self, schedule: EventSchedule) -> None:
         """``schedule.npz``: the columns of the event schedule."""
-        self._write_arrays("schedule.npz", {name: getattr(schedule, name) for name in SCHEDULE_ARRAYS})
+        self._write_arrays("schedule.npz", schedule_arrays(schedule))
 
     def write_partition(self, federation: Federation, source: Source) -> None:
         """``partition.npz``: who holds which training examples, and the split where jafl made it."""

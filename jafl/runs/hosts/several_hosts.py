@@ -25,7 +25,7 @@ from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import PLACES, Settings
 from jafl.records import History
-from jafl.runs.directory.files import SCHEDULE_ARRAYS
+from jafl.runs.directory.files import schedule_arrays
 from jafl.runs.recording.progress import Interrupt
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.divergence import DivergenceError
@@ -247,7 +247,7 @@ def digests(experiment: Experiment) -> dict[str, str]:
     plan, schedule = experiment.preparation.plan, experiment.schedule
     partition = experiment.federation.partition
     return {
-        "the schedule": _digest(getattr(schedule, name) for name in SCHEDULE_ARRAYS),
+        "the schedule": _digest(schedule_arrays(schedule).values()),
         "the partition": _digest([partition.offsets, partition.indices]),
         "the plan": _digest(getattr(plan, field.name) for field in dataclasses.fields(plan)),
         "the initial model": _digest(jax.tree.leaves(experiment.params)),
