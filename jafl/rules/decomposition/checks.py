@@ -23,6 +23,7 @@ NOT_LINEAR = {
     "fedfa": "it averages clients' whole models; its form 'updates' is linear",
     "port": "its weights depend on the directions of updates",
     "private": "it clips updates",
+    "ringleader": "what it stores of a client are means, each made of the one before, and not one trip's update",
     "secure": "it clips and rounds updates",
     "wkafl": "it selects gradients by their angle, and clips them",
     "zeno_plus_plus": "it brings each gradient to the length of the server's own, and refuses some",
