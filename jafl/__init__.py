@@ -100,7 +100,18 @@ _ROOMS = (
 __all__ = sorted(
     [
         *_HOME,
-        *("availability", "data", "delays", "diagnostics", "dropout", "models", "plots", "privacy", "rules"),
+        *(
+            "availability",
+            "compression",
+            "data",
+            "delays",
+            "diagnostics",
+            "dropout",
+            "models",
+            "plots",
+            "privacy",
+            "rules",
+        ),
         "traces",
     ]
 )
@@ -111,6 +122,8 @@ def __getattr__(name: str):
         return getattr(importlib.import_module(f"jafl.{_HOME[name]}"), name)
     if name in ("availability", "delays", "dropout"):
         return importlib.import_module(f"jafl.schedule.{name}")
+    if name == "compression":
+        return importlib.import_module("jafl.clients.compression")
     if name in _ROOMS:
         return importlib.import_module(f"jafl.{name}")
     raise AttributeError(f"module 'jafl' has no attribute {name!r}. {_nearest(name)}".rstrip())

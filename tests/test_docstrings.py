@@ -17,7 +17,7 @@ import flax.linen as nn
 import jafl
 
 ROOT = pathlib.Path(__file__).parent.parent
-NAMESPACES = ("delays", "availability", "data", "models", "rules", "plots", "diagnostics")
+NAMESPACES = ("compression", "delays", "availability", "data", "models", "rules", "plots", "diagnostics")
 # What examples may use without importing it.
 GLOBALS = ("jafl", "jax", "jax.numpy as jnp", "numpy as np", "optax")
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Examples|Source|Note):\s*$")

@@ -7,7 +7,17 @@ import pytest
 
 import jafl
 
-MODULES = ("privacy", "delays", "availability", "data", "models", "rules", "plots", "diagnostics")
+MODULES = (
+    "privacy",
+    "compression",
+    "delays",
+    "availability",
+    "data",
+    "models",
+    "rules",
+    "plots",
+    "diagnostics",
+)
 
 
 def module(name: str) -> types.ModuleType:

@@ -44,6 +44,9 @@ CHAPTERS = {
          "duration_trace", "read_availability", "EventSchedule", "in_waves", "trip_by_trip", "ExecutionPlan"),
     ),
     "delays": Chapter("Delays", "How long a client trip takes, in units of simulated time.", ("Delay", "delays.*")),
+    "compression": Chapter(
+        "Compression", "How clients send fewer bytes than their whole updates.", ("compression.*",)
+    ),
     "availability": Chapter(
         "Availability", "When clients are there to start a trip.", ("Availability", "availability.*")
     ),

@@ -9,6 +9,7 @@ a batch has one short batch per epoch. Short batches are masked: they count only
 import dataclasses
 import math
 import numbers
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from jafl.base.described import described
 from jafl.base.errors import choose, require, whole_number
 from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import with_own_keys
+from jafl.clients.compression import Compressor
 from jafl.clients.corrections import CORRECTIONS, Correction
 from jafl.clients.optimizer_checks import check_client_optimizer
 from jafl.models import Model
@@ -131,6 +133,8 @@ class ClientWork(NamedTuple):
     reads_local_steps: whether ``train`` reads ``data.local_steps``. Then a schedule must have them, and
     ``minibatches`` and ``check`` are called with one argument more: of trips, the examples of their clients [J] and
     their local steps [J].
+
+    compression: what compresses its updates, which are returned as the server decodes them; None: nothing.
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
@@ -141,6 +145,7 @@ class ClientWork(NamedTuple):
     state: ClientStateRequest | None = None
     correction: str | None = None
     reads_local_steps: bool = False
+    compression: Compressor | None = None
 
     def state_shapes(self, params: Params) -> Any:
         """[*S] the shapes of what a client keeps, for a model [*P] or its shapes; None if that is nothing."""
@@ -165,6 +170,8 @@ def client_work(
     keep_optimizer_state: bool = False,
     correction: str | None = None,
     state_precision: str = "full",
+    compression: Compressor | None = None,
+    error_feedback: bool = False,
 ) -> Specification:
     """Describes local training: what one client does between its download and its upload.
 
@@ -198,12 +205,20 @@ def client_work(
         keeps and what the rule of this name broadcasts (``jafl.rules.scaffold``, ``feddyn``, ``masfl``; there are the
         equations); None: not at all. The client's optimizer gets the corrected gradient in place of the gradient.
       state_precision: in which a client's state is held: "full", or "bfloat16" or "int8", for floats alone.
+      compression: how the update is sent in fewer bytes, such as ``jafl.compression.qsgd(levels=4)``. The rule sees
+        what the server decodes; ``compression.bytes(params)`` is the size.
+      error_feedback: each client keeps what compression has left out, and adds it to its next update: of an update u
+        and what is kept, e, it sends C(u + e) and keeps u + e - C(u + e) (Seide et al. 2014; Karimireddy et al. 2019,
+        arXiv 1901.09847, algorithm 2, whose step is here the whole trip, as in Qsparse-local-SGD, Basu et al. 2019).
 
     Returns:
       A specification of the work, for ``jafl.simulate``.
 
     Raises:
       SettingError: for a number outside its range or two arguments that exclude each other.
+
+    Warns:
+      UserWarning: for a biased compression without error feedback.
 
     Examples:
       >>> work = jafl.client_work(jafl.models.softmax(10), learning_rate=0.1, local_epochs=2)
@@ -225,12 +240,13 @@ def client_work(
     if correction is not None:
         choose("correction", correction, CORRECTIONS)
     choose("state_precision", state_precision, dict.fromkeys(("full", "bfloat16", "int8")))
-    keeps = keep_optimizer_state or correction is not None
+    _check_compression(compression, error_feedback, correction)
+    keeps = keep_optimizer_state or correction is not None or error_feedback
     require(
         state_precision == "full" or keeps,
         "state_precision",
         state_precision,
-        "'full' where clients keep nothing: with neither correction nor keep_optimizer_state",
+        "'full' where clients keep nothing: with neither correction, keep_optimizer_state nor error_feedback",
     )
     proximal, l2 = (
         None if number is None else _number(name, number)
@@ -250,6 +266,8 @@ def client_work(
         keep_optimizer_state or None,
         correction,
         None if state_precision == "full" else state_precision,
+        compression,
+        error_feedback or None,
     )
 
 
@@ -400,6 +418,35 @@ def _check_batches(batch_size: int, learning_rate_normalization: bool) -> None:
     )
 
 
+def _check_compression(compression: Any, error_feedback: Any, correction: str | None) -> None:
+    """Raises SettingError for what compresses nothing, or not all that is sent; warns of what does not converge."""
+    require(isinstance(error_feedback, bool), "error_feedback", error_feedback, "True or False")
+    if compression is None:
+        allowed = "False where nothing is compressed: without compression no update leaves anything out"
+        require(not error_feedback, "error_feedback", error_feedback, allowed)
+        return
+    require(
+        isinstance(compression, Compressor),
+        "compression",
+        compression,
+        "None or a compressor of jafl.compression",
+        "Write jafl.compression.top_k(fraction=0.01), for example.",
+    )
+    require(
+        correction is None,
+        "compression",
+        compression,
+        f"None with correction={correction!r}, whose clients and server count on the whole update",
+    )
+    if compression.is_biased and not error_feedback:
+        warnings.warn(
+            f"compression is {compression}, which is biased, and error_feedback is False: what an update leaves out "
+            "is lost, and training need not converge. Set error_feedback=True, with which clients send it later, or "
+            "take jafl.compression.qsgd, which is right in the mean.",
+            stacklevel=4,  # above ``client_work`` and its decorator
+        )
+
+
 @specification
 def _client_work(
     model,
@@ -414,6 +461,8 @@ def _client_work(
     keep_optimizer_state=None,
     correction=None,
     state_precision=None,
+    compression=None,
+    error_feedback=None,
 ) -> ClientWork:
     """The work that ``client_work`` describes; the arguments are checked."""
     training = _LocalTraining(
@@ -428,11 +477,13 @@ def _client_work(
         schedule,
         bool(keep_optimizer_state),
         CORRECTIONS[correction] if correction else None,
+        compression,
+        bool(error_feedback),
     )
     state = None
     if keep_optimizer_state:
         state = ClientStateRequest(training.first_kept)
-    elif correction:
+    elif correction or error_feedback:
         state = ClientStateRequest()
     return ClientWork(
         training.train,
@@ -443,11 +494,15 @@ def _client_work(
         state=state and state._replace(precision=state_precision or "full"),
         correction=correction,
         reads_local_steps=training.is_scheduled,
+        compression=compression,
     )
 
 
 class _Kept(NamedTuple):
-    """What a client keeps that keeps its optimizer's state: that, and what its ``correction`` keeps [*P], or None."""
+    """What a client keeps that keeps its optimizer's state: that, and what its ``correction`` keeps [*P], or None.
+
+    In the place of the latter is what error feedback keeps [*P]: no work has both.
+    """
 
     correction: Any
     optimizer: Any
@@ -495,6 +550,8 @@ class _LocalTraining:
     schedule: Callable[[jax.Array], Any] | None = None
     keeps_optimizer: bool = False
     correction: Correction | None = None
+    compression: Compressor | None = None
+    error_feedback: bool = False
 
     @property
     def whole_batches(self) -> bool:
@@ -513,9 +570,9 @@ class _LocalTraining:
             updates, state, loss, used, _, gradient = self._step(
                 trip, jnp.int32(0), start, self._first_state(trip)
             )
-            return ClientResult(
-                updates, loss, used, jnp.int32(1), *self._kept(trip, state, gradient, updates)
-            )
+            sent, left = self._compressed(trip, updates)
+            kept = self._kept(trip, state, gradient, updates, left)
+            return ClientResult(sent, loss, used, jnp.int32(1), *kept)
 
         def step(number, carry):
             params, state, first_loss, counted, seen, total = carry
@@ -541,12 +598,14 @@ class _LocalTraining:
             any_steps = steps > 0
             update, seen = _or_else(any_steps, (update, seen))
             state = _or_else(any_steps, state, first_state)
-        kept = self._kept(trip, state, mean, update, any_steps)
-        return ClientResult(update, loss, seen, jnp.asarray(steps, jnp.int32), *kept)
+        sent, left = self._compressed(trip, update, any_steps)
+        kept = self._kept(trip, state, mean, update, left, any_steps)
+        return ClientResult(sent, loss, seen, jnp.asarray(steps, jnp.int32), *kept)
 
     def first_kept(self, params: Params) -> "_Kept":
         """What a client keeps before its first trip, if it keeps its optimizer's state."""
-        return _Kept(zeros_like_model(params) if self.correction else None, self.optimizer.init(params))
+        has_both = self.correction or self.error_feedback
+        return _Kept(zeros_like_model(params) if has_both else None, self.optimizer.init(params))
 
     def _own(self, data: ClientData) -> "_Kept":
         """What the client has kept, by what it is for."""
@@ -558,14 +617,15 @@ class _LocalTraining:
         state: ArrayTree,
         mean: Gradients | None,
         update: Updates,
+        left: Updates | None,
         any_steps: jax.Array | None = None,
     ) -> tuple[Any, Any]:
         """(sent, state) of ``ClientResult``.
 
-        state: of the optimizer. mean: of the trip's gradients. any_steps: [] bool, whether the trip has made local
-        steps, without which it changes nothing; None: it has.
+        state: of the optimizer. mean: of the trip's gradients. left: what error feedback keeps. any_steps: [] bool,
+        whether the trip has made local steps, without which it changes nothing; None: it has.
         """
-        sent = own = None
+        sent, own = None, left
         if self.correction:
             before = self._own(trip.data).correction
             sent, own = self.correction.end(before, trip.data.broadcast, mean, update)
@@ -573,8 +633,24 @@ class _LocalTraining:
                 sent, own = _or_else(any_steps, sent), _or_else(any_steps, own, before)
         return sent, _Kept(own, state) if self.keeps_optimizer else own
 
+    def _compressed(
+        self, trip: _Trip, update: Updates, any_steps: jax.Array | None = None
+    ) -> tuple[Updates, Updates | None]:
+        """(what the server decodes, what error feedback keeps or None); ``any_steps`` as of ``_kept``."""
+        if self.compression is None:
+            return update, None
+        # As for an optimizer's state: who measures single trips has no state for them.
+        if self.error_feedback and trip.data.state is not None:
+            update = jax.tree.map(jnp.add, update, self._own(trip.data).correction)
+        sent = self.compression.compress(update, trip.key)
+        if any_steps is not None:
+            sent = _or_else(any_steps, sent)
+        return sent, jax.tree.map(jnp.subtract, update, sent) if self.error_feedback else None
+
     def check(self, params: Params, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> None:
         """Raises SettingError for an optimizer that cannot be right here; see ``ClientWork.check``."""
+        if self.compression is not None and self.error_feedback:
+            self.compression.check_error_feedback(sum(leaf.size for leaf in jax.tree.leaves(params)))
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
         steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1), local_steps))
         check_client_optimizer(self.optimizer, params, steps)

@@ -126,6 +126,7 @@ def _optimizers(setting: str, factories: Mapping[str, Callable[..., Any]]) -> Gr
 
 
 def _client_works() -> Grammar:
+    from jafl.clients.compression import COMPRESSORS
     from jafl.clients.work import client_work
 
     grammar = Grammar(
@@ -134,6 +135,7 @@ def _client_works() -> Grammar:
         fixed=("model", "learning_rate", "optimizer", "correction"),
         has_default=True,
         exclusive=(("local_steps", "local_epochs"),),
+        inner=COMPRESSORS,
     )
     return _with_short_names(grammar)
 

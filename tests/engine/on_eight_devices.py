@@ -45,6 +45,8 @@ CASES = (
     "scaffold; very unequal clients",
     "feddyn; simultaneous arrivals",
     "fedbuff, clients keep their momentum; slow clients",
+    "fedbuff, QSGD; very unequal clients",
+    "fedbuff, top-k with error feedback; slow clients",
 )
 
 # One of each kind: an additive rule, clients that differ, client memory, gradients kept whole, clients' state.
@@ -64,6 +66,7 @@ IN_MATRIX_FORM = (
     "aced in buffers; very unequal clients",
     "ca2fl; simultaneous arrivals",
     "fednova, scheduled steps; slow clients",
+    "fedbuff, QSGD; very unequal clients",
 )
 
 IN_PARTS = (
@@ -72,6 +75,7 @@ IN_PARTS = (
     "ca2fl; simultaneous arrivals",
     "masfl; very unequal clients",
     "fedbuff, clients keep their momentum; very unequal clients",
+    "fedbuff, top-k with error feedback; very unequal clients",
     "ca2fl, scheduled steps; very unequal clients",
 )
 

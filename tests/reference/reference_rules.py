@@ -46,6 +46,9 @@ Sources:
 - SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
 - FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
 - MasFL and AdaMasFL: Yan et al., ICML 2025 (PMLR 267), after the code of another group.
+- QSGD: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", 2017.
+- Top-k: Stich et al., "Sparsified SGD with Memory", 2018.
+- Error feedback: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", 2019.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
   Using a Computing Power-Aware Scheduler", 2024.
@@ -1397,6 +1400,95 @@ class KeptMomentum(FedBuff):
             return self.velocity[trip.client]
 
         return corrected
+
+
+# --------------------------------------------------------------------------------------------------
+# Compression of updates, with error feedback.
+# --------------------------------------------------------------------------------------------------
+
+
+def as_vector(tree) -> list:
+    """All numbers of a nested dict, its arrays in the order of their sorted names."""
+    if isinstance(tree, dict):
+        return [number for name in sorted(tree) for number in as_vector(tree[name])]
+    return np.asarray(tree).ravel().tolist()
+
+
+def from_vector(numbers: list, like):
+    """The nested dict like `like` whose numbers these are; takes them out of the list."""
+    if isinstance(like, dict):
+        return {name: from_vector(numbers, like[name]) for name in sorted(like)}
+    own = [numbers.pop(0) for _ in range(np.size(like))]
+    return np.array(own).reshape(np.shape(like))
+
+
+class TopK:
+    """Stich et al., definition 2.1: the `kept` numbers of largest magnitude stay, the first of equal ones."""
+
+    def __init__(self, kept: int):
+        self.kept = kept
+
+    def __call__(self, vector: list, uniform) -> list:
+        order = sorted(range(len(vector)), key=lambda place: (-abs(vector[place]), place))
+        sent = set(order[: self.kept])
+        return [number if place in sent else 0.0 for place, number in enumerate(vector)]
+
+
+class QSGD:
+    """Alistarh et al., §3.1: Q(v_i) = ||v|| sign(v_i) xi_i, and Q(0) = 0.
+
+    With l such that |v_i| / ||v|| lies in [l/s, (l+1)/s], xi_i is (l+1)/s with probability s |v_i| / ||v|| - l, and
+    l/s else. That probability is met where a uniform number is not below its complement.
+    """
+
+    def __init__(self, levels: int):
+        self.levels = levels
+
+    def __call__(self, vector: list, uniform) -> list:
+        length = math.sqrt(sum(number**2 for number in vector))
+        if length == 0:
+            return vector
+        sent = []
+        for number, chance in zip(vector, uniform, strict=True):
+            share = self.levels * abs(number) / length
+            level = math.floor(share)
+            probability = share - level
+            xi = (level + 1 if chance >= 1 - probability else level) / self.levels
+            sent.append(length * math.copysign(1.0, number) * xi)
+        return sent
+
+
+class Compressed(FedBuff):
+    """FedBuff that gets C(D_i), or with error feedback C(D_i + e_i), where e_i <- D_i + e_i - C(D_i + e_i).
+
+    e_i is 0 at first. Seide et al. 2014; Karimireddy et al. 2019, algorithm 2. A trip that is thrown away leaves e_i
+    as it was.
+    `draw_from` tells how to draw: (client, trip, size) -> uniform numbers.
+    """
+
+    def __init__(self, compressor, error_feedback: bool):
+        super().__init__()
+        self.compressor = compressor
+        self.error_feedback = error_feedback
+
+    def draw_from(self, draw):
+        self.draw = draw
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.errors = [zeros_like(params) for _ in range(num_clients)]
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            if trip.batch_examples == 0:  # no local step: nothing is sent, and e_i stays
+                continue
+            whole = as_vector(add(trip.update, self.errors[trip.client]))
+            sent = self.compressor(whole, self.draw(trip.client, trip.trip, len(whole)))
+            left = [number - own for number, own in zip(whole, sent, strict=True)]
+            trip.update = from_vector(sent, trip.update)
+            if self.error_feedback:
+                self.errors[trip.client] = from_vector(left, trip.update)
+        return super().pseudo_gradient(params, trips)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -126,6 +126,25 @@ def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
     )
 
 
+def compressed(compression, expected, error_feedback: bool) -> Case:
+    """FedBuff whose clients send their updates of three local steps compressed.
+
+    Of a multilayer perceptron: softmax regression begins with gradients in which numbers are equal but for rounding,
+    and which of them are the largest is then chance.
+    """
+    work = {"compression": compression, "error_feedback": error_feedback}
+    return Case(
+        "",
+        rules.fedbuff(),
+        lambda: papers.Compressed(expected, error_feedback),
+        server(0.5),
+        buffer_size=4,
+        learning_rate=0.1,
+        model="mlp",
+        work={"batch_size": 4, "local_steps": 3, **work},
+    )
+
+
 def with_state(rule, expected, correction: str, rates=(1.0, 1.0), **changes) -> Case:
     """A rule whose clients correct three local steps by what they keep; ``rates``: of the two servers."""
     return Case(
@@ -368,6 +387,12 @@ RULES = {
             "keep_optimizer_state": True,
             "optimizer": jafl.specify(optax.sgd, learning_rate=0.05, momentum=0.8),
         },
+    ),
+    "fedbuff, top-k with error feedback": compressed(jafl.compression.top_k(0.2), papers.TopK(11), True),
+    "fedbuff, QSGD": compressed(jafl.compression.qsgd(3), papers.QSGD(3), False),
+    "fedbuff, QSGD with error feedback": compressed(jafl.compression.qsgd(8), papers.QSGD(8), True),
+    "fedbuff, top-k with error feedback, scheduled steps": scheduled(
+        compressed(jafl.compression.top_k(0.2), papers.TopK(11), True)
     ),
     "fednova": Case(
         "",

@@ -92,6 +92,12 @@ RUNS = {
         "client_work.keep_optimizer_state": True,
         "client_trips": 50,
     },
+    "clients that compress": {
+        "algorithm": "fedbuff",
+        "client_work.compression": "top_k(fraction=0.05)",
+        "client_work.error_feedback": True,
+        "client_trips": 50,
+    },
     "rounds": {"algorithm": "fednova", "protocol.cohort_size": 4, "protocol.over_selection": 0.5, "server_steps": 5},
 }  # fmt: skip
 TRAINED = ("asynchronous", "open arrivals", "drawn staleness", "rounds", "clients that keep something")

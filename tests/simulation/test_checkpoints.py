@@ -55,6 +55,7 @@ CASES = {
     "clients' state in full, a broadcast": (rules.masfl(), 4, None),
     "clients' state in 8 bits, a broadcast, in waves": (rules.scaffold(), 4, None),
     "clients' optimizers and a rule's memory, kept": (rules.ca2fl(), 4, None),
+    "what compression left out, in waves": (rules.fedbuff(), 4, None),
 }
 
 
@@ -79,11 +80,16 @@ def arguments(name, *, learning_rate=0.1, seed=0):
     if "kept" in name:
         given |= {"learning_rate": None, "optimizer": jafl.specify(optax.adam, learning_rate=0.01)}
         given |= {"keep_optimizer_state": True, "local_steps": 2}
+    if "compression" in name:
+        given |= {"compression": jafl.compression.top_k(0.1), "error_feedback": True}
     work = jafl.client_work(MODEL, **given)
     positional = (schedule, federation, work, rule, MODEL.init(jax.random.key(0), SOURCE.x))
     named = {"server_optimizer": optimizer, "evaluate_at": [13]}
     if "waves" in name:
-        named |= {"plan": jafl.in_waves(schedule, 3, client_state="state" in name), "together": True}
+        named |= {
+            "plan": jafl.in_waves(schedule, 3, client_state=work.build().state is not None),
+            "together": True,
+        }
     return (*positional, jax.random.key(1)), named
 
 

@@ -15,6 +15,7 @@ import reference as ref
 import jafl
 from jafl import delays, rules
 from jafl.base.keyed_shuffle import shuffled
+from jafl.clients.compression import random_numbers
 from jafl.clients.work import trip_words
 
 STEPS = 300
@@ -155,6 +156,13 @@ def shuffled_epochs(key, client, trips, num_examples, largest: int, epochs: int)
     return jax.vmap(of_trip)(words)
 
 
+def compression_draws(key: jax.Array, client: int, trip: int, size: int) -> np.ndarray:
+    """[size] float64: the uniform numbers by which a trip's compressor rounds."""
+    words = trip_words(key, np.array([client], np.int32), np.array([trip], np.int32))[0]
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    return np.asarray(random_numbers(words, jax.ShapeDtypeStruct((size,), dtype)))
+
+
 def reference_run(case: Case, expected_rule, federation, schedule, params, key) -> ref.Replay:
     """The reference's own events, training and aggregation of the same case."""
     data = [federation.client(client) for client in range(case.clients)]
@@ -186,6 +194,8 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     if hasattr(expected_rule, "foresee"):
         durations = schedule.arrival_time - schedule.download_time
         expected_rule.foresee([*zip(schedule.client.tolist(), durations.tolist(), strict=True)])
+    if hasattr(expected_rule, "draw_from"):
+        expected_rule.draw_from(functools.partial(compression_draws, key))
     common = dict(
         params=ref.float64_copy(params),
         num_clients=case.clients,
@@ -275,7 +285,9 @@ def compare(
         params = model.init(jax.random.key(1), federation.x)
         cost = federation.num_examples[schedule.client] if lanes else None
         waves = {"cost": cost, "lanes": lanes, "mixed": mixed, "form": form}
-        waves["client_state"] = bool(case.work.keys() & {"correction", "keep_optimizer_state"})
+        waves["client_state"] = any(
+            map(case.work.get, ("correction", "keep_optimizer_state", "error_feedback"))
+        )
         assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
         history = jafl.simulate(
             schedule,

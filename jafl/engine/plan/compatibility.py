@@ -22,6 +22,7 @@ from jafl.models import Model
 from jafl.models.network import explain
 from jafl.models.networks import Functions
 from jafl.models.tasks import as_task, check_labels, check_values
+from jafl.privacy.private import report_of
 from jafl.records import EventSchedule, Params, Rule
 from jafl.records.histories import EVALUATION_COLUMNS, check_column
 from jafl.specifications import Specification, as_rule, as_specification
@@ -101,6 +102,18 @@ def check_fit(
     _check_model(federation, model, params)
     if rule.check_model:
         rule.check_model(params)
+
+
+def check_compression(work: ClientWork, rule: Specification) -> None:
+    """Raises SettingError where updates are compressed that a rule clips or masks, the rule of its schedule."""
+    by = "jafl.private" if report_of(rule) else "jafl.secure" if rule.build().rounding else None
+    if work.compression is not None and by:
+        remedy = (
+            "What a client keeps of its earlier updates is outside the account of its privacy."
+            if by == "jafl.private"
+            else "Masked updates are sent in whole numbers of their own, one for each parameter."
+        )
+        require(False, "compression", work.compression, f"None for a rule of {by}", remedy)
 
 
 def check_exchange(work: ClientWork, rule: Rule, params: Params) -> None:

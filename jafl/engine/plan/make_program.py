@@ -13,7 +13,7 @@ from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.work import ClientData, ClientWork
 from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
-from jafl.engine.plan.compatibility import check_exchange, check_fit, check_optimizers
+from jafl.engine.plan.compatibility import check_compression, check_exchange, check_fit, check_optimizers
 from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.look_ups import check_look_ups
 from jafl.engine.plan.plan_choice import quickest_lanes
@@ -51,6 +51,7 @@ def make_program(
     work = client_work.build()
     check_fit(run.schedule, run.federation, built, work.model, run.params)
     check_exchange(work, built, run.params)
+    check_compression(work, rule)
     keeps = run.keeps_client_state
     check_look_ups(run.federation, client_work.build().model, run.params)
     check_optimizers(client_work, server_optimizer, run.params)

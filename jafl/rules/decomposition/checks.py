@@ -90,6 +90,12 @@ def client_learning_rate(client_work: Any) -> float:
         True,
         "False where the error is split: with it no one learning rate turns updates back into gradients",
     )
+    require(
+        arguments.get("compression") is None,
+        "compression",
+        arguments.get("compression"),
+        "None where the error is split: a compressed update is no gradient times a known number",
+    )
     return rate
 
 
