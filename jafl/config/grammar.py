@@ -398,7 +398,8 @@ class Grammar:
                     f"{name}({', '.join(map(self._signature, parameters.values()))})",
                     documented.summary(factory),
                     {argument: texts[argument] for argument in parameters if argument in texts},
-                    self._shown_example(name, factory),
+                    # The value of a setting is no call that only stands inside another.
+                    self._shown_example(name, factory) if name in self.factories else "",
                 )
             )
         return explanations
