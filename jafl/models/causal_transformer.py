@@ -118,17 +118,17 @@ def causal_transformer(
 ) -> Model:
     """A causal transformer: for each position of a text, scores of the next token.
 
-    A decoder (padding does not count in its loss) with layer normalization before each sublayer, as in GPT-2. Each
+    A decoder with layer normalization before each sublayer, as in GPT-2; padding does not count in its loss. Each
     layer has attention over the position itself and those before it, then two dense layers with the tanh form of
-    GELU. Weights are initialized from a normal distribution with the standard deviation 0.02, divided by sqrt(2
-    ``layers``) in the layers whose outputs are added to the residual stream; biases start at 0.
+    GELU. Weights are initialized from a normal distribution with the standard deviation 0.02, divided by
+    sqrt(2 ``layers``) in the layers whose outputs are added to the residual stream; biases start at 0.
 
     With V tokens, L layers, W = ``width``, I = ``inner_width`` and C = ``context`` it has
     V W + C W + L (4 W^2 + 2 W I + I + 9 W) + 2 W + W V + V parameters; the C W are there with learned positions only.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need"; Radford et al. 2019, "Language Models are Unsupervised
-    Multitask Learners", section 2.3. Unlike GPT-2, input and output tokens have separate tables
-    (no weight tying).
+    Multitask Learners", section 2.3. Unlike in GPT-2, the embedding and the output layer have
+    separate weights (no weight tying).
 
     Args:
       num_classes: number of tokens V, padding and unknown ones included; at least 2.

@@ -12,11 +12,11 @@ from jafl.specifications import specification
 def feddyn(alpha: float = 0.01) -> Rule:
     """FedDyn: each client's objective is regularized dynamically, so that all clients agree on one minimum.
 
-    Client i keeps h_i, 0 at first, and descends F_i(y) - <h_i, y> + (alpha / 2) |y - x|^2 from the downloaded x: y <-
-    y - eta_l (g(y) - h_i + alpha (y - x)), Q times. Then h_i <- h_i - alpha (y - x). The server makes h <- h - alpha
-    (1/N) sum (y - x), over the trips of the step but divided by the number N of all clients, and w <- (mean of y) - h
-    / alpha (Acar et al., ICLR 2021, algorithm 1; from general knowledge of the paper). Keep the clients' learning
-    rate eta_l below 1 / alpha: with a larger one the pull towards x overshoots.
+    Client i keeps h_i, 0 at first, and descends F_i(y) - <h_i, y> + (alpha / 2) |y - x|^2 from the downloaded x:
+    y <- y - eta_l (g(y) - h_i + alpha (y - x)), Q times. Then h_i <- h_i - alpha (y - x). The server makes
+    h <- h - alpha (1/N) sum (y - x), over the trips of the step but divided by the number N of all clients, and
+    w <- (mean of y) - h / alpha (Acar et al., ICLR 2021, algorithm 1; from general knowledge of the paper). Keep the
+    clients' learning rate eta_l below 1 / alpha: with a larger one the pull towards x overshoots.
 
     The mean of y is computed as w + (1/K) sum (y - x). In rounds that is the paper's mean; in asynchronous training
     it is a reading, in which a stale trip counts by its update. The pseudo-gradient is the whole step to the new

@@ -15,12 +15,13 @@ def masfl(beta: float = 0.9, normalize: bool = False) -> Rule:
     """MasFL: SCAFFOLD's corrected gradient, mixed with the server's momentum in each local step.
 
     The server keeps a control variate c and a momentum m, and sends both with the model; client i keeps its own
-    control variate c_i; all are 0 at first. A local step is y <- y - eta_l u with u = beta (g(y) - c_i + c) + (1 -
-    beta) m. The client's new control variate c_i+ is the mean of the trip's gradients g. At a server step of K trips
-    the server makes m <- beta (c + a) + (1 - beta) m, with the old c and a = (1/K) sum (c_i+ - c_i), then c <- c +
-    (1/N) sum (c_i+ - c_i), with N all clients, and w <- w - gamma m, with gamma the server's learning rate (Yan,
-    Zhong, Wang and Zhang, ICML 2025; a reading of another group's code, which agrees with SCAFFOLD-M of Cheng et al.
-    2023). In rounds and with beta = 1 this is SCAFFOLD with the server learning rate gamma / (Q eta_l).
+    control variate c_i; all are 0 at first. A local step is y <- y - eta_l u with u = beta
+    (g(y) - c_i + c) + (1 - beta) m. The client's new control variate c_i+ is the mean of the trip's gradients g. At a
+    server step of K trips the server makes m <- beta (c + a) + (1 - beta) m, with the old c and
+    a = (1/K) sum (c_i+ - c_i), then c <- c + (1/N) sum (c_i+ - c_i), with N all clients, and w <- w - gamma m, with
+    gamma the server's learning rate (Yan, Zhong, Wang and Zhang, ICML 2025; a reading of another group's code, which
+    agrees with SCAFFOLD-M of Cheng et al. 2023). In rounds and with beta = 1 this is SCAFFOLD with the server
+    learning rate gamma / (Q eta_l).
 
     AdaMasFL (``normalize``): a local step is y <- y - eta_l u / |u|, with one norm for the whole model, and the
     server adds gamma (1/K) sum (y - x) / Q to the model, with x the downloaded model and Q the local steps. The paper

@@ -20,8 +20,8 @@ def ringleader(memory_precision: str = "full") -> Rule:
     round begins when the table holds a gradient of every client; the client that brought the last of them makes the
     round's first step. Each other client makes its step when it arrives next; its gradient is added to the table just
     before. Gradients of clients that have already made their step go into a second table, which replaces the first at
-    the end of the round. So all clients count the same, whatever their speed, and no gradient in use is more than 2N
-    - 2 steps stale. The schedule is ``jafl.asynchronous(step_when="each_client_once_a_round",
+    the end of the round. So all clients count the same, whatever their speed, and no gradient in use is more than
+    2N - 2 steps stale. The schedule is ``jafl.asynchronous(step_when="each_client_once_a_round",
     concurrency=num_clients)``; the trips of a step are all those that have arrived since the step before. If several
     arrive at one instant, they are handled in client order before any of them starts again, which is a reading. A
     rule on gradients, see ``asgd``.

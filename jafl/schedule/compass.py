@@ -46,11 +46,11 @@ def compass(
       assigned at once.
     - *Assign*: a client could arrive at a group's expected time T_e by making floor((T_e - now) / v) steps. Among the
       groups where this number is in the allowed range, it joins the one with the most steps; of several, the newest.
-      If there is none, it makes a new group. For every group before its T_max, floor((T_max + most_local_steps *
-      v_fastest - now) / v) steps would meet the next arrival of that group's fastest client. The new group gets the
-      largest of these numbers that is at most ``most_local_steps``, raised to ``least_local_steps`` if it is smaller;
-      if there is no such number, ``most_local_steps``. Its T_e is now + steps * v, its T_max now + latest_factor *
-      steps * v.
+      If there is none, it makes a new group. For every group before its T_max,
+      floor((T_max + most_local_steps * v_fastest - now) / v) steps would meet the next arrival of the group's fastest
+      client. The new group gets the largest of these numbers that is at most ``most_local_steps``, raised to
+      ``least_local_steps`` if it is smaller; if there is no such number, ``most_local_steps``. Its T_e is
+      now + steps * v, its T_max is now + latest_factor * steps * v.
 
     A client that is assigned downloads the newest model at that moment, even if others arrive at the same instant.
     Arrivals at one instant are handled in client order. In the release a late update is lost if the same step has
