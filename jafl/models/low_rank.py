@@ -178,8 +178,9 @@ def lora(
     Weights are arrays of two or more axes, of any layer. An array of more than two axes is taken as the matrix whose
     rows are its first axes and whose columns are its last ones, divided where the number of rows plus columns is
     smallest: the query of a Flax attention, [width, heads, size], is [width, heads * size]; the kernel of a
-    convolution, [3, 3, in, out], is [9 * in, out]. The changed weight is computed at each local step, so a trip takes
-    about as long as one that trains the weights themselves; only what is sent and stored becomes smaller.
+    convolution, [3, 3, in, out], is [9 * in, out] for an out of at least 9. The changed weight is computed at each
+    local step, so a trip takes about as long as one that trains the weights themselves; only what is sent and stored
+    becomes smaller.
 
     Source: Hu et al. 2022, "LoRA", section 4.1; Zhang et al. 2024, "Towards building the federated GPT" (FedIT); Sun
     et al. 2024, "Improving LoRA in privacy-preserving federated learning" (FFA-LoRA).

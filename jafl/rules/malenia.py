@@ -14,7 +14,7 @@ def malenia() -> Rule:
 
     So every client counts the same, however often it arrives, and with heterogeneous data the direction is an
     unbiased estimate of the full gradient, which Rennala SGD's mean over all gradients is not (Tyurin and Richtárik,
-    NeurIPS 2023, algorithm 5). The server steps once the harmonic mean of the B_i reaches S / N:
+    NeurIPS 2023). The server steps once the harmonic mean of the B_i reaches S / N:
     ``jafl.asynchronous(step_when="harmonic_mean", buffer_size=S, concurrency=num_clients)``. The paper stops or
     ignores gradients at older models: ``cancel_at_step=True`` stops them, ``staleness_limit=0`` ignores them. Usual
     mistake: to step after S gradients, when some B_i may be 0, and divide by it. A rule on gradients, see ``asgd``.
