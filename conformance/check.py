@@ -16,11 +16,8 @@ import numpy as np
 
 VECTORS = pathlib.Path(__file__).resolve().parent / "vectors"
 TOLERANCE = 1e-12
-REQUIRED = (
-    "client",
-    "download_version",
-    "step",
-)  # columns of a schedule; others are compared where they are there
+# Columns that a schedule must have; others are compared where they are there.
+REQUIRED = ("client", "download_version", "step")
 
 
 def same(found, expected):

@@ -40,10 +40,10 @@ COMBINATIONS = {
     "fedavgm": "Hsu, Qi and Brown 2019",
     "fedprox": "Li et al., MLSys 2020",
     "fedyogi": "Reddi et al., ICLR 2021",
-    "rennala": "Tyurin and Richtarik, NeurIPS 2023",
-    "rennala_without_stops": "Tyurin and Richtarik, NeurIPS 2023",
-    "ringmaster": "Maranjyan, Tyurin and Richtarik, ICML 2025, algorithm 4",
-    "ringmaster_with_stops": "Maranjyan, Tyurin and Richtarik, ICML 2025, algorithm 5",
+    "rennala": "Tyurin and Richtárik, NeurIPS 2023",
+    "rennala_without_stops": "Tyurin and Richtárik, NeurIPS 2023",
+    "ringmaster": "Maranjyan, Tyurin and Richtárik, ICML 2025, algorithm 4",
+    "ringmaster_with_stops": "Maranjyan, Tyurin and Richtárik, ICML 2025, algorithm 5",
 }
 RESTARTS = {
     "after_step": "K-asynchronous (clients start again together, with the step that has applied their trips)",
@@ -68,8 +68,8 @@ options, readings, departures from the paper.
 
 In equations w is the server's model, y one that a client has trained, update = trained minus downloaded model, g a
 gradient, eta a learning rate, K the number of trips in a server step, N that of all clients. The *direction* is what
-the server's optimizer gets; plain SGD adds it to the model, times the server's learning rate. [Words](words.md) has
-the others.
+plain SGD adds to the model, times the server's learning rate; the server's optimizer gets it with the opposite sign,
+as a gradient. [Words](words.md) has the others.
 """
 
 CAPABILITIES = """## What they keep, and what they allow

@@ -13,15 +13,16 @@ LEAST_SECONDS = (
 def compilation_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.Path:
     """Keeps compiled programs in a folder, so that a later process with the same programs need not compile them.
 
-    ``run.py`` calls it by itself. JAX's variables change what it does: ``JAX_COMPILATION_CACHE_DIR`` names the folder
-    where none is given here, and ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps none.
+    Call it before the first run; ``run.py`` calls it by itself. Two environment variables of JAX change what it does:
+    ``JAX_COMPILATION_CACHE_DIR`` names the folder if none is given here, and ``JAX_ENABLE_COMPILATION_CACHE=false``
+    switches the cache off.
 
     Args:
-      folder: is made if it is missing. Default: ``jafl`` in the user's folder for caches, ``~/.cache`` or
-        ``$XDG_CACHE_HOME``.
+      folder: where to keep the programs; created if it does not exist. Default: ``jafl`` in the user's folder for
+        caches, ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
     Returns:
-      the folder.
+      The folder.
 
     Raises:
       SettingError: if ``folder`` is a file.

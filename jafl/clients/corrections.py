@@ -1,6 +1,6 @@
-"""How clients correct their local gradients by what they keep between trips and by what the server broadcasts.
+"""How clients correct their local gradients, with what they keep between trips and what the server broadcasts.
 
-Letters: x the downloaded model, y the one that trains, g(y) the gradient of a minibatch, Q the local steps of a trip.
+Letters: x the downloaded model, y the model in training, g(y) a minibatch gradient, Q the local steps of a trip.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,13 @@ from jafl.records import ArrayTree, Gradients, Params, Updates
 
 
 class Correction(NamedTuple):
-    """A correction, as functions of what its client keeps [*P] and of the ``broadcast`` of its rule.
+    """A correction, as functions of the client's ``state`` [*P] and of what the rule broadcasts.
 
     Attributes:
-      begin: (state, broadcast) -> term: what all local steps of a trip share, any pytree.
-      direction: (gradient, term, y, x, broadcast) -> [*P]: what the client's optimizer gets as the gradient.
-      end: (state, broadcast, mean gradient of the trip or None, update) -> (sent, new state).
+      begin: (state, broadcast) -> term, any pytree: computed once per trip, for all its local steps.
+      direction: (gradient, term, y, x, broadcast) -> [*P]: what the client's optimizer gets in place of the gradient.
+      end: (state, broadcast, mean gradient of the trip or None, update) -> (sent, new state), with ``sent`` what goes
+        to the server beside the update.
       needs_mean: whether ``end`` reads the mean gradient.
     """
 
@@ -59,7 +60,7 @@ def _with_momentum(gradient: Gradients, term: Any, y: Params, x: Params, broadca
 
 
 def _of_length_one(gradient: Gradients, term: Any, y: Params, x: Params, broadcast: Any) -> Gradients:
-    """[*P]: the same, divided by its norm over the whole model; 0 where it is 0."""
+    """[*P]: what ``_with_momentum`` returns, divided by its norm over the whole model; 0 if that norm is 0."""
     mixed = _with_momentum(gradient, term, y, x, broadcast)
     squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mixed)]
     norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))

@@ -46,12 +46,12 @@ _DROPOUT = 301
 
 class ClientData(NamedTuple):
     """Every client's examples on the device: ``x`` [E, ...] and ``y`` [E, ...], each example once; client c holds the
-    examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32. ``own``: those
-    two offsets of the client that trains, where they are at hand; else None. ``version`` [] int32: the server step at
-    which it downloaded the model, where the work reads it; else None. ``state``: what the client has kept since its
-    last trip that was applied, see ``ClientStateRequest``; None if it keeps nothing. ``broadcast``: what the server
+    examples ``indices[offsets[c]:offsets[c + 1]]``; ``indices`` [A] and ``offsets`` [N + 1] are int32. ``own``: these
+    two offsets for the client that trains, if they were looked up before; else None. ``version`` [] int32: the server
+    step at which it downloaded the model, where the work reads it; else None. ``state``: what the client has kept
+    since its last applied trip, see ``ClientStateRequest``; None if it keeps nothing. ``broadcast``: what the server
     sent along with the downloaded model, see ``jafl.Rule``; None if nothing. ``local_steps`` [] int32: how many
-    optimizer steps the schedule wants of the trip, where the work reads that; else None."""
+    optimizer steps the schedule gives to the trip, where the work reads that; else None."""
 
     x: Array
     y: Array
@@ -89,18 +89,19 @@ def zeros_like_model(params: Params) -> ArrayTree:
 
 
 class ClientStateRequest(NamedTuple):
-    """What client work wants every client to keep between its trips: one value each.
+    """What client work keeps for every client between its trips: one value, any pytree, for each client.
 
-    ``ClientWork.train`` finds the value of its client in ``data.state``, and returns the new one in
-    ``ClientResult.state``. It is written when the trip is applied: a trip that is thrown away leaves it as it was. A
-    trip of a step that the rule skips has been taken in, and writes it. A trip trains after its
-    client's last applied trip has been folded, in whatever plan. On the device each value lies in a row of the
-    clients' memory, as its difference from the first one.
+    ``ClientWork.train`` reads its client's value in ``data.state``, and returns the new one in
+    ``ClientResult.state``. The new value is written when the trip is applied. A trip that is thrown away leaves the
+    value as it was; a trip in a server step that the rule skips counts as applied. In every plan a trip trains only
+    after its client's previous applied trip has been folded. On the device each value is a row of the client memory,
+    stored as its difference from the initial value.
 
     Attributes:
       initial: (params) -> [*S], any pytree of arrays: the value before a client's first applied trip, for the initial
         model. Default: zeros in the shapes of the model.
-      precision: in which the memory holds the values: "full", "bfloat16" or "int8"; the last two hold floats alone.
+      precision: precision in which the memory holds the values: "full", "bfloat16" or "int8"; the last two hold
+        floats only.
 
     Examples:
       >>> jafl.ClientStateRequest(precision="bfloat16").precision
@@ -127,12 +128,12 @@ class ClientWork(NamedTuple):
 
     state: what every client keeps between its trips; None: nothing.
 
-    correction: the name of the way in which local steps are corrected, if by what the server broadcasts: the rule
-    must be one that is made for it (``Requirements.correction``).
+    correction: the name of the correction of local steps that reads what the server broadcasts, or None. The rule
+    must require the same one (``Requirements.correction``).
 
-    reads_local_steps: whether ``train`` reads ``data.local_steps``. Then a schedule must have them, and
-    ``minibatches`` and ``check`` are called with one argument more: of trips, the examples of their clients [J] and
-    their local steps [J].
+    reads_local_steps: whether ``train`` reads ``data.local_steps``. If so, the schedule must have them, and
+    ``minibatches`` and ``check`` get one argument more and numbers by trip: for each trip the number of its client's
+    examples [J] and its local steps [J].
 
     compression: what compresses its updates, which are returned as the server decodes them; None: nothing.
     """
@@ -190,8 +191,8 @@ def client_work(
         depend on (key of the run, client, trip) alone.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this
         and ``local_epochs``; 1 step if neither is given. "scheduled": each trip makes as many as the schedule says,
-        ``EventSchedule.local_steps``, as in FedCompass and DyLU. A trip of 0 steps returns the model as it was, and
-        leaves what its client keeps; its loss is that of its first minibatch, as of all trips.
+        ``EventSchedule.local_steps``, as in FedCompass and DyLU. A trip of 0 steps has the update 0, and leaves what
+        its client keeps as it was; its loss is, as for every trip, that of its first minibatch.
       local_epochs: passes over the client's examples per trip.
       batch_size: examples per minibatch; 0 means the client's whole data set as one batch.
       proximal: FedProx's mu: adds (mu / 2) ||w - w_downloaded||^2 to the loss (Li et al. 2020, equation 2).
@@ -201,10 +202,11 @@ def client_work(
       keep_optimizer_state: each client keeps the state of its optimizer from one trip to the next, as in DiLoCo
         (Douillard et al. 2023), in place of a new one at each trip. A schedule in it then counts all local steps of
         the client's applied trips. Plain SGD keeps nothing.
-      correction: how local gradients are corrected: "scaffold", "feddyn", "masfl" or "adamasfl", by what the client
-        keeps and what the rule of this name broadcasts (``jafl.rules.scaffold``, ``feddyn``, ``masfl``; there are the
-        equations); None: not at all. The client's optimizer gets the corrected gradient in place of the gradient.
-      state_precision: in which a client's state is held: "full", or "bfloat16" or "int8", for floats alone.
+      correction: how local gradients are corrected: "scaffold", "feddyn", "masfl" or "adamasfl". The correction reads
+        what the client keeps and what the rule broadcasts; ``jafl.rules.scaffold``, ``feddyn`` and ``masfl`` have the
+        equations. The client's optimizer gets the corrected gradient in place of the gradient. None: no correction.
+      state_precision: precision in which the clients' states are held: "full", "bfloat16" or "int8"; the last two
+        hold floats only.
       compression: how the update is sent in fewer bytes, such as ``jafl.compression.qsgd(levels=4)``. The rule sees
         what the server decodes; ``compression.bytes(params)`` is the size.
       error_feedback: each client keeps what compression has left out, and adds it to its next update: of an update u

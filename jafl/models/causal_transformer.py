@@ -1,4 +1,4 @@
-"""A causal transformer: at each place of a text the scores of the token that follows, from what came before."""
+"""A causal transformer: at each position of a text, scores for the next token from the tokens so far."""
 
 import functools
 from typing import Any
@@ -21,7 +21,7 @@ _ROTARY_BASE = 10_000.0
 
 
 class CausalTransformer(nn.Module):
-    """Token numbers [B, T] to scores of the next token [B, T, tokens]."""
+    """Maps token numbers [B, T] to scores (logits) of the next token [B, T, tokens]."""
 
     tokens: int
     layers: int
@@ -68,7 +68,7 @@ class CausalTransformer(nn.Module):
         )
         if self.positions == "rotary":
             query, key = rotated(query), rotated(key)
-        earlier = jnp.tril(jnp.ones((length, length), bool))  # a place sees itself and those before it
+        earlier = jnp.tril(jnp.ones((length, length), bool))  # a position sees itself and those before it
         mask = jnp.where(earlier, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)
         mixed = attend(query, key, value, mask, functools.partial(self._dropped, train=train))
         return self._into_residual(f"{name}_attention")(mixed.reshape(h.shape))
@@ -78,7 +78,7 @@ class CausalTransformer(nn.Module):
         return nn.Dense(features, param_dtype=self.param_dtype, kernel_init=start, name=name)
 
     def _into_residual(self, name: str) -> nn.Dense:
-        """A layer whose output is added to what the layers before have made; 2 ``layers`` of them add up."""
+        """A layer whose output is added to the residual stream; 2 ``layers`` such outputs are added in all."""
         return self._dense(self.width, name, _DEVIATION / (2 * self.layers) ** 0.5)
 
     def _normalized(self, h: jax.Array, name: str) -> jax.Array:
@@ -89,10 +89,10 @@ class CausalTransformer(nn.Module):
 
 
 def rotated(h: jax.Array) -> jax.Array:
-    """Vectors [B, T, heads, size], those of place t turned by angles that grow with t.
+    """Rotary position embedding: vectors [B, T, heads, size], rotated by angles that grow with the position t.
 
-    Entries 2i and 2i + 1 are turned by t 10000^(-2i / size), so that the product of a query and a key depends on how
-    far apart their places are alone (Su et al. 2021, "RoFormer", equation 34).
+    The pair of entries 2i and 2i + 1 is rotated by the angle t 10000^(-2i / size), so that the product of a query and
+    a key depends on their positions only by the distance between them (Su et al. 2021, "RoFormer", equation 34).
     """
     size = h.shape[-1]
     rates = _ROTARY_BASE ** (-jnp.arange(0, size, 2) / size)
@@ -116,28 +116,31 @@ def causal_transformer(
     dropout_rate: float = 0.0,
     param_dtype: Any = jnp.float32,
 ) -> Model:
-    """A causal transformer: for each place of a text, the scores of the token that follows; padding does not count.
+    """A causal transformer: for each position of a text, scores of the next token.
 
-    A decoder with the normalization before each sublayer (GPT-2's form): attention over the place itself and those
-    before it, then two dense layers with the tanh form of GELU. Weights start from a normal distribution with the
-    deviation 0.02, divided by sqrt(2 ``layers``) in the layers whose outputs are added up; biases from zero.
+    A decoder with layer normalization before each sublayer, as in GPT-2; padding does not count in its loss. Each
+    layer has attention over the position itself and those before it, then two dense layers with the tanh form of
+    GELU. Weights are initialized from a normal distribution with the standard deviation 0.02, divided by
+    sqrt(2 ``layers``) in the layers whose outputs are added to the residual stream; biases start at 0.
 
     With V tokens, L layers, W = ``width``, I = ``inner_width`` and C = ``context`` it has
-    V W + C W + L (4 W^2 + 2 W I + I + 9 W) + 2 W + W V + V parameters; C W of them only with learned positions.
+    V W + C W + L (4 W^2 + 2 W I + I + 9 W) + 2 W + W V + V parameters; the C W are there with learned positions only.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need"; Radford et al. 2019, "Language Models are Unsupervised
-    Multitask Learners", section 2.3; the scores have a table of their own here.
+    Multitask Learners", section 2.3. Unlike in GPT-2, the embedding and the output layer have
+    separate weights (no weight tying).
 
     Args:
       num_classes: number of tokens V, padding and unknown ones included; at least 2.
-      layers: number of attention layers, each with two dense layers after it.
+      layers: number of attention layers, each followed by two dense layers.
       width: length of a token's vector, a multiple of ``heads``.
-      heads: of each attention layer.
+      heads: number of heads of each attention layer.
       context: largest number of tokens of an example.
       inner_width: width between the two dense layers. Default: 4 ``width``.
-      positions: how a place is told from others. "learned": a vector for each place; "rotary": queries and keys
-        turned by an angle that grows with the place (Su et al. 2021, "RoFormer"), for an even ``width`` / ``heads``.
-      dropout_rate: of embeddings, attention weights and sublayers' outputs, at least 0 and below 1.
+      positions: how positions are encoded. "learned": a learned vector for each position; "rotary": queries and keys
+        are rotated by an angle that grows with the position (Su et al. 2021, "RoFormer"), for an even ``width`` /
+        ``heads``.
+      dropout_rate: dropout of embeddings, attention weights and sublayers' outputs, at least 0 and below 1.
       param_dtype: floating type of the parameters.
 
     Returns:

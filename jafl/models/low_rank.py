@@ -1,4 +1,4 @@
-"""LoRA: a model that stays as it is but for a product of two thin matrices beside each of its chosen weights."""
+"""LoRA: a frozen model with a trained product of two thin matrices added to each of its chosen weights."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ _MOST_NAMED = 24  # of the weights that a message lists
 class Target(NamedTuple):
     """A weight with an adapter: its path in the base's parameters, its shape and type, and the matrix that it is.
 
-    The matrix has the first ``row_axes`` axes as rows; these are a layer's inputs, or else its outputs.
+    The first ``row_axes`` axes are the matrix's rows. Rows are the layer's inputs, or else its outputs.
     """
 
     path: str
@@ -76,7 +76,7 @@ class Adapted(Network):
 
     @property
     def name(self) -> str:
-        """That of the base, and what it has got."""
+        """The name of the base, with the addition "with LoRA"."""
         return f"{self.base.name} with LoRA"
 
     @property
@@ -163,21 +163,24 @@ def lora(
     train_a: bool = True,
     seed: int = 0,
 ) -> Model:
-    """LoRA: the model stays as it is, and each chosen weight W becomes W + (alpha / rank) B A, with A and B trained.
+    """LoRA: the model is frozen, and each chosen weight W becomes W + (alpha / rank) B A, with A and B trained.
 
-    A [rank, inputs] starts from a normal distribution of the variance 1 / inputs (the paper leaves it open), B
-    [outputs, rank] from zero, so that the first outputs are those of the model. Adapters alone are trained, sent,
-    remembered for clients, stored in snapshots and checkpoints, and given noise; the model's own parameters are data
-    that all share. ``model.with_params(history.params)`` gives the model back with B A added to its weights.
+    A [rank, inputs] is drawn from a normal distribution of variance 1 / inputs (the paper does not say which), B
+    [outputs, rank] starts at 0, so that the first outputs are those of the model. Adapters (A and B) alone are
+    trained, sent, kept in client memory, stored in snapshots and checkpoints, and given noise; the model's own
+    parameters are data that all clients share. ``model.with_params(history.params)`` returns the model with (alpha /
+    rank) B A added to its weights.
 
-    The server averages A and B as it averages any parameters (FedIT). But the mean of products is not the product of
-    means: ``lora_averaging_error`` says how far apart they are. With ``train_a=False`` they are the same (FFA-LoRA).
+    The server averages A and B as it averages any parameters (FedIT). But the mean of the products B A is not the
+    product of the means: ``lora_averaging_error`` measures the difference. With ``train_a=False`` there is none
+    (FFA-LoRA).
 
-    Weights are arrays of two or more axes, of any layer. An array of more axes is the matrix whose rows are its first
-    axes and whose columns its last ones, divided where rows and columns are fewest: a Flax attention's query [width,
-    heads, size] is [width, heads * size], a convolution's kernel [3, 3, in, out] is [9 * in, out]. The changed weight
-    is computed at each local step, so a trip costs about as much as one that trains the weights themselves; what
-    shrinks is what is sent and stored.
+    Weights are arrays of two or more axes, of any layer. An array of more than two axes is taken as the matrix whose
+    rows are its first axes and whose columns are its last ones, divided where the number of rows plus columns is
+    smallest: the query of a Flax attention, [width, heads, size], is [width, heads * size]; the kernel of a
+    convolution, [3, 3, in, out], is [9 * in, out] for an out of at least 9. The changed weight is computed at each
+    local step, so a trip takes about as long as one that trains the weights themselves; only what is sent and stored
+    becomes smaller.
 
     Source: Hu et al. 2022, "LoRA", section 4.1; Zhang et al. 2024, "Towards building the federated GPT" (FedIT); Sun
     et al. 2024, "Improving LoRA in privacy-preserving federated learning" (FFA-LoRA).
@@ -185,23 +188,24 @@ def lora(
     Args:
       model: a model of a Flax (linen or nnx) or Equinox module, or of a pair of functions.
       rank: of the product B A, at least 1 and at most the smaller side of each weight.
-      targets: a pattern, or several, of paths of weights, as ``Model.freeze`` has them: "*query*", "layers/0".
-        Arrays with one axis, such as biases, are passed over.
-      alpha: divided by the rank it scales B A. Default: the rank, so that the scale is 1.
+      targets: one or several patterns for paths of weights, as in ``Model.freeze``: "*query*", "layers/0".
+        Arrays with one axis, such as biases, are left out.
+      alpha: B A is multiplied by alpha / rank. Default: the rank, so that the factor is 1.
       params: the model's parameters, for example ``history.params`` of its pre-training, or the file ``params.npz``
         of a run directory. Default: those that the model has: of nnx and Equinox modules, of a BERT from a file.
-      trained: patterns of parameters of the model that are trained as they are beside the adapters, such as "head".
-        They start from ``params``, or are drawn where these have none.
-      train_a: False is FFA-LoRA: A stays as it is drawn, with ``seed``, the same for all clients and runs.
-      seed: of A where it is not trained. Otherwise the key of ``Model.init`` draws A.
+      trained: patterns for parameters of the model that are trained in full beside the adapters, such as "head".
+        They start from ``params``, or are drawn if ``params`` does not have them.
+      train_a: whether A is trained. False is FFA-LoRA: A stays as drawn from ``seed``, the same for all clients and
+        runs.
+      seed: of the draw of A if it is not trained. Otherwise A is drawn from the key of ``Model.init``.
 
     Returns:
-      The model, whose parameters are {"adapters": {...: {"a": [rank, inputs], "b": [outputs, rank]}}}, and "base"
-      with those of ``trained``.
+      The model. Its parameters are {"adapters": {...: {"a": [rank, inputs], "b": [outputs, rank]}}}, and "base" with
+      the parameters that ``trained`` names.
 
     Raises:
-      SettingError: for a pattern that fits no weight, with those that there are; for a rank or alpha out of range;
-        for parameters that are not known, and a file that cannot be read.
+      SettingError: for a pattern that fits no weight (the message lists the weights); for a rank or alpha out of
+        range; for a model whose parameters are not known; for a file that cannot be read.
 
     Examples:
       >>> base = jafl.models.causal_transformer(99, layers=1, width=32)
@@ -246,15 +250,15 @@ def lora(
 def lora_averaging_error(
     model: Model, clients: Sequence[ArrayTree], weights: Sequence[float] | None = None
 ) -> dict[str, float]:
-    """How far the average of A and B apart is from the average of what clients have made of the weights.
+    """How far the product of the averaged B and A is from the average of the clients' products B A.
 
-    For each weight it is the Frobenius norm of (alpha / rank) (mean of B_i A_i - (mean of B_i) (mean of A_i)), which
-    is the covariance of B and A over the clients, and 0 where A is not trained (Sun et al. 2024, section 3).
+    For each weight this is the Frobenius norm of (alpha / rank) (mean of B_i A_i - (mean of B_i) (mean of A_i)), the
+    covariance of B and A over the clients i. It is 0 if A is not trained (Sun et al. 2024, section 3).
 
     Args:
       model: what ``lora`` returned.
-      clients: the parameters of each client after its training, as ``model.init`` has them.
-      weights: of the clients in the mean; they are divided by their sum. Default: equal ones.
+      clients: the trained parameters of each client, in the form of ``model.init``.
+      weights: the clients' weights in the mean; they are divided by their sum. Default: equal ones.
 
     Returns:
       {path of a weight: norm}.

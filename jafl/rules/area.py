@@ -13,16 +13,16 @@ from jafl.specifications import specification
 
 @specification
 def area() -> Rule:
-    """AREA: each client sends how its trained model differs from the last that it sent, and the server adds it up.
+    """AREA: each client sends its trained model minus the one that it sent before, and the server adds this up.
 
     w <- w + (1/N) sum (y_i - y_i'), over the trips of a step: y_i is the model that the client has trained, y_i' the
-    one that it had sent before, at first the initial model (Iakovidou and Kim 2024). So with plain SGD of rate 1 at
-    the server w is always the mean of the newest models of all N clients, and where it ends does not depend on how
-    fast they are. Any number of trips makes a step. Usual mistakes: y_i' that starts at 0, weights by staleness, and
-    a mean over the K trips in place of the N clients.
+    one that it sent before, at first the initial model (Iakovidou and Kim 2024). So with plain SGD of rate 1 at the
+    server w is always the mean of the newest models of all N clients, and what training converges to does not depend
+    on the clients' speeds. A step may have any number of trips. Usual mistakes: y_i' that starts at 0, weights by
+    staleness, and a mean over the K trips in place of the N clients.
 
-    The server stores what a client would keep, a model for each, in full: in fewer bits the rounding of whole models
-    would stay in w.
+    The server stores y_i' for each client, which in the paper the client keeps. It is stored in full precision: with
+    fewer bits the rounding errors of whole models would stay in w.
 
     Reports ``weight`` per trip: 1 / N, the weight of its model until the client's next one takes its place.
 

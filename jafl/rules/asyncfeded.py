@@ -1,4 +1,4 @@
-"""AsyncFedED: updates count less, the further the model has moved since their download (Wang et al. 2022)."""
+"""AsyncFedED: an update counts less the further the model has moved since its download (Wang et al. 2022)."""
 
 import math
 
@@ -13,20 +13,20 @@ from jafl.specifications import specification
 
 @specification
 def asyncfeded(epsilon: float = 1.0) -> Rule:
-    """AsyncFedED: the rate of an update falls with how far the model has moved in the meantime, in its own lengths.
+    """AsyncFedED: the rate of an update falls with how far the model has moved since its download, per update length.
 
     w <- w + lambda / (gamma + epsilon) update at each arrival, with gamma = ||w - start|| / ||update||: the distance
-    of the server's model from the one that the client has downloaded (Wang, Yang, He, Shi and Chen 2022). lambda is
-    the learning rate of the server's plain SGD; for a fresh update gamma is 0, so its rate is lambda / epsilon. An
-    update of 0 moves nothing. Norms are over all leaves. The paper's other half is missing: it gives each client more
-    or fewer local epochs by its gamma, which would make the schedule depend on what is trained. Here clients' work
-    stays as it is.
+    between the server's model w and the downloaded model ``start``, relative to the update's length (Wang, Yang, He,
+    Shi and Chen 2022). lambda is the learning rate of plain SGD at the server. For a fresh update gamma is 0, so its
+    rate is lambda / epsilon. An update of 0 leaves the model as it is. Norms are over the whole model. The paper's
+    other half is missing: it gives each client more or fewer local epochs by its gamma, which would make the schedule
+    depend on the trained parameters. Here the clients' work is fixed.
 
-    Reports, per step, ``weight``, 1 / (gamma + epsilon), and ``distance_ratio``, gamma; both are 0 for an update
-    of 0.
+    Reports, per step, ``weight``, 1 / (gamma + epsilon), and ``distance_ratio``, gamma; both are 0 for an update of
+    0.
 
     Args:
-      epsilon: above 0.
+      epsilon: added to gamma, above 0.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

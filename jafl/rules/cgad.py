@@ -1,4 +1,4 @@
-"""CGAD: stale pseudo-gradients fade into Adam by an exponential and a cosine gate (Shah and Sun 2026)."""
+"""CGAD: stale updates are damped by an exponential and a cosine gate before Adam (Shah and Sun 2026)."""
 
 import math
 
@@ -12,14 +12,14 @@ from jafl.specifications import specification
 
 @specification
 def cgad(decay: float = 0.1, cutoff: float = 16.0) -> Rule:
-    """CGAD: before the server's Adam sees an update, it is multiplied by gate(staleness) exp(-alpha staleness).
+    """CGAD: before the server's Adam takes an update, it is multiplied by gate(staleness) exp(-alpha staleness).
 
-    The direction is (1/K) sum_i gate(t_i) exp(-alpha t_i) update_i with t_i the staleness, and the gate
-    (1 + cos(pi min(t / t_cut, 1))) / 2, which is 1 at 0 and 0 from the cutoff on (Shah and Sun, "Cosine-gated
-    Adam-decay", 2026). The paper is of asynchronous DiLoCo, where every arrival makes a step; the mean over K is
-    FedBuff's. The server's optimizer is Adam (``optax.adam``); where nothing is stale, the rule is plain Adam. The
-    shape of the gate is a reading of the paper's abstract, and both defaults are jafl's. A cutoff of infinity is the
-    paper's Adam-decay. The variant by fragments of a model (PA-CGAD) is left out.
+    The direction is (1/K) sum_i gate(t_i) exp(-alpha t_i) update_i with t_i the staleness, and the gate (1 + cos(pi
+    min(t / t_cut, 1))) / 2, which is 1 at 0 and 0 from the cutoff on (Shah and Sun, "Cosine-gated Adam-decay", 2026).
+    The paper treats asynchronous DiLoCo, where every arrival makes a step; the mean over K trips is FedBuff's. Use
+    Adam at the server (``optax.adam``); if no update is stale, the method is plain Adam. The shape of the gate is a
+    reading of the paper's abstract, and both defaults are jafl's. An infinite cutoff gives the paper's Adam-decay.
+    The variant with fragments of the model (PA-CGAD) is left out.
 
     Reports ``weight`` per trip.
 

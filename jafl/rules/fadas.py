@@ -1,4 +1,4 @@
-"""FADAS: adaptive steps of the server from a buffer, smaller where the buffer is late (Wang et al., ICML 2024)."""
+"""FADAS: an adaptive server optimizer whose rate falls if the buffer is stale (Wang et al., ICML 2024)."""
 
 import numpy as np
 
@@ -11,26 +11,27 @@ from jafl.specifications import specification
 
 @specification
 def fadas(delay_form: str = "paper", threshold: int = 1, server_learning_rate: float = 0.001) -> Rule:
-    """FADAS: the mean of K updates goes into AMSGrad at the server, whose rate falls where the buffer is late.
+    """FADAS: the mean of K updates goes into AMSGrad at the server, whose rate falls when the buffer is stale.
 
-    The direction is the plain mean (1/K) sum_i update_i, and the server's step is scaled: the optimizer's moments see
-    the whole mean, its step is made with the rate eta_t, which is eta where the largest staleness tau_max in the
-    buffer is at most the threshold tau_c, else min(eta, 1 / tau_max) (Wang, Wang, Lu and Chen, ICML 2024, algorithm
-    1). The optimizer is ``jafl.rules.server_optimizers.fedamsgrad``, which has the paper's AMSGrad, that of the
-    authors' released code, and optax's: these are three algorithms.
+    The direction is the plain mean (1/K) sum_i update_i; the optimizer's moments take in the whole mean, and its step
+    is made with the rate eta_t: eta if the largest staleness tau_max in the buffer is at most the threshold tau_c,
+    else min(eta, 1 / tau_max) (Wang, Wang, Lu and Chen, ICML 2024, algorithm 1). The optimizer is
+    ``jafl.rules.server_optimizers.fedamsgrad``, which offers the paper's AMSGrad, that of the authors' release, and
+    optax's: these are three different algorithms.
 
-    The authors' code differs from the paper in three more places, which are not imitated: K clients restart from the
-    newest model but one and count as if from the newest; updates are taken against the current model; statistics of
-    batch normalization are averaged over the buffer. A port that divides by the root of v in place of its maximum is
-    FedAdam.
+    The authors' release differs from the paper in three more places, which are not reproduced: all but one of the K
+    restarted clients train from the model before the last step, yet count as if from the newest; updates are taken as
+    the difference from the current model; the statistics of batch normalization are averaged over the buffer. Usual
+    mistake: to divide by the root of v in place of its running maximum, which is FedAdam.
 
     Reports ``weight`` per trip; ``applied`` per step: eta_t / eta.
 
     Args:
-      delay_form: "paper": eta_t = min(eta, 1 / tau_max) above the threshold, which changes nothing before tau_max is
-        above 1 / eta; "release": eta / tau_max there, as in the authors' code; "none": eta_t = eta (plain FADAS).
+      delay_form: "paper": eta_t = min(eta, 1 / tau_max) above the threshold, which changes nothing until tau_max
+        exceeds 1 / eta; "release": eta_t = eta / tau_max there, as in the authors' release; "none": eta_t = eta
+        always (plain FADAS).
       threshold: tau_c in server steps, at least 0.
-      server_learning_rate: eta, for "paper": the learning rate of the server's optimizer.
+      server_learning_rate: eta, read by "paper" only: give the same learning rate as to the server's optimizer.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

@@ -11,13 +11,13 @@ from jafl.specifications import specification
 
 @specification
 def fedcompass(staleness_weight: Any = staleness.polynomial(0.5)) -> Rule:  # noqa: B008  (immutable)
-    """FedCompass: each update counts as its client does among all N clients, however few are in a server step.
+    """FedCompass: each update has its client's share among all N clients, however few are in a server step.
 
     The direction is sum_i s(staleness_i) p_i update_i with p_i = 1 / N (Li et al., ICLR 2024, algorithm 1); the
-    server's learning rate is the paper's alpha, 0.9 in the release. For schedules of ``jafl.compass``, which decide
-    who arrives together and how many local steps each trip makes; it runs under others, too. Usual mistake: the
-    release's shipped configuration has the exponent of the staleness weight with the wrong sign, so that stale
-    updates count more.
+    server's learning rate is the paper's alpha, 0.9 in the authors' release. Meant for schedules of ``jafl.compass``,
+    which decides which clients arrive together and how many local steps each trip makes; other schedules work, too.
+    Usual mistake: the configuration shipped with the release has the exponent of the staleness weight with the wrong
+    sign, so that staler updates count more.
 
     Reports ``weight`` per trip.
 

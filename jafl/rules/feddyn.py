@@ -10,22 +10,23 @@ from jafl.specifications import specification
 
 @specification
 def feddyn(alpha: float = 0.01) -> Rule:
-    """FedDyn: clients' objectives are regularized such that their minima meet in that of all.
+    """FedDyn: each client's objective is regularized dynamically, so that all clients agree on one minimum.
 
     Client i keeps h_i, 0 at first, and descends F_i(y) - <h_i, y> + (alpha / 2) |y - x|^2 from the downloaded x:
     y <- y - eta_l (g(y) - h_i + alpha (y - x)), Q times. Then h_i <- h_i - alpha (y - x). The server makes
     h <- h - alpha (1/N) sum (y - x), over the trips of the step but divided by the number N of all clients, and
-    w <- (mean of y) - h / alpha (Acar et al., ICLR 2021, algorithm 1; from general knowledge of the paper). Clients'
-    rates must be below 1 / alpha.
+    w <- (mean of y) - h / alpha (Acar et al., ICLR 2021, algorithm 1; from general knowledge of the paper). Keep the
+    clients' learning rate eta_l below 1 / alpha: with a larger one the pull towards x overshoots.
 
-    A reading, which is the paper's in rounds: the mean of y is w + (1/K) sum (y - x), so that stale trips count by
-    what they have changed. The paper's server makes this whole step: the server's optimizer is SGD with rate 1.
+    The mean of y is computed as w + (1/K) sum (y - x). In rounds that is the paper's mean; in asynchronous training
+    it is a reading, in which a stale trip counts by its update. The pseudo-gradient is the whole step to the new
+    model, so the server's optimizer is SGD with rate 1.
 
-    It goes with ``jafl.client_work(..., correction="feddyn")``, which has alpha from the server. Reports ``weight``
+    Use it with ``jafl.client_work(..., correction="feddyn")``, which gets alpha from the server. Reports ``weight``
     per trip.
 
     Args:
-      alpha: of the regularization, above 0; the paper's experiments have 0.01 to 0.1.
+      alpha: strength of the regularization, above 0; the paper's experiments use 0.01 to 0.1.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.
@@ -56,7 +57,7 @@ def feddyn(alpha: float = 0.01) -> Rule:
         (history, clients, factor), total, count = buffer
         history = accumulate.add(history, -factor / clients, total)
         mean = accumulate.scaled(1 / count, total)
-        # Descended, this is the mean of the trained models less h / alpha, seen from the current model.
+        # Descending it leads from the current model to the mean of the trained models minus h / alpha.
         direction = jax.tree.map(lambda h, m: h / factor.astype(h.dtype) - m, history, mean)
         return direction, (history, clients, factor), {"weight_scale": 1 / count}, True
 

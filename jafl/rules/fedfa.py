@@ -12,19 +12,19 @@ from jafl.specifications import specification
 
 @specification
 def fedfa(window: int = 5, form: str = "parameters") -> Rule:
-    """FedFa: every arrival makes a step, and takes the place of the oldest of the last K in the mean.
+    """FedFa: every arrival makes a step, and replaces the oldest of the last K arrivals in the mean.
 
     "parameters" (FedFa-Param): w <- the mean of the models that the last K arrivals have trained. The pseudo-gradient
-    is w minus that mean, so the server is plain SGD with rate 1. "updates" (FedFa-Delta): w <- w + eta (1/K) sum of
-    the last K updates, so that each update counts in K steps, with 1/K in each (Xu et al., IJCAI 2024). Readings: how
-    FedFa-Delta adds up, and what a window holds before K arrivals: K times the initial model, or updates of 0. (Ports
-    wait for K arrivals before the first step.)
+    is w minus that mean, so use plain SGD with rate 1 at the server. "updates" (FedFa-Delta): w <- w + eta (1/K) sum
+    of the last K updates, so that each update counts in K steps, with 1/K in each (Xu et al., IJCAI 2024). Readings:
+    how FedFa-Delta adds up, and what the window holds before K arrivals: K times the initial model, or updates of 0.
+    (Other implementations wait for K arrivals before the first step.)
 
-    Reports ``weight`` per trip. Of an update: 1 / K for each step for which it stays in the window; of a model 1 / K,
-    what it weighs in w until it leaves the window.
+    Reports ``weight`` per trip. For updates: 1 / K for each step for which the update stays in the window. For
+    models: 1 / K, the model's share of w until it leaves the window.
 
     Args:
-      window: K, at least 1; the server holds as many models.
+      window: K, at least 1; the server stores K models or updates.
       form: "parameters" or "updates".
 
     Returns:

@@ -1,4 +1,4 @@
-"""FedFix: steps at fixed times; a slow client's update counts for all that it missed (Fraboni et al. 2023)."""
+"""FedFix: steps at fixed times; a slow client's update counts for the steps it missed (Fraboni et al. 2023)."""
 
 import numpy as np
 
@@ -10,16 +10,16 @@ from jafl.specifications import specification
 
 @specification
 def fedfix() -> Rule:
-    """FedFix: w <- w + eta sum_i d_i Delta_i over those that have arrived, d_i = ceil(tau_i / dt) / N.
+    """FedFix: w <- w + eta sum_i d_i Delta_i over the updates that have arrived, d_i = ceil(tau_i / dt) / N.
 
-    The server steps every dt, and clients wait for these steps: who takes tau_i arrives in time for the
-    ceil(tau_i / dt)-th step from its start, and so often does its update count. So all clients have the same weight
-    over time, 1 / N for each step, which makes the weights unbiased (Fraboni, Vidal, Kameni and Lorenzi, JMLR 2023,
-    for clients of equal importance p_i = 1 / N). This is a reading of the paper's general form. The ratio is the
-    update's staleness plus 1, read off the schedule: of fixed durations it is the paper's, of others that of the
-    trip itself. With dt as long as the longest trip this is FedAvg over all clients. The schedule is
-    ``jafl.asynchronous(step_every=dt, restart="after_step", concurrency=num_clients)``; a step without arrivals moves
-    nothing.
+    The server steps every dt of simulated time, and clients start at these steps only. A client whose trip takes
+    tau_i is in time for the ceil(tau_i / dt)-th step after its start, and its update Delta_i is weighted by that
+    number of steps. So over time every client has the same weight, 1 / N for each step, which makes the weights
+    unbiased (Fraboni, Vidal, Kameni and Lorenzi, JMLR 2023, for clients of equal importance p_i = 1 / N). This is a
+    reading of the paper's general form. ceil(tau_i / dt) is the update's staleness plus 1, which is read from the
+    schedule: with fixed durations it is the paper's number, with random ones that of the trip itself. If dt is at
+    least the longest duration, this is FedAvg over all clients. The schedule is ``jafl.asynchronous(step_every=dt,
+    restart="after_step", concurrency=num_clients)``; a step without arrivals leaves the model as it is.
 
     Reports ``weight`` per trip: d_i.
 

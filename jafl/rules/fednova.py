@@ -14,8 +14,8 @@ def fednova(weigh_by_examples: bool = False) -> Rule:
     The direction is (sum_i p_i s_i) * sum_i p_i update_i / s_i, with s_i the trip's local steps and p_i summing to 1
     (Wang et al., NeurIPS 2020, equation 7 with a_i all ones, which is plain local SGD). Each client's mean gradient
     counts, however many steps it has made; the mean number of steps restores the length. A trip of 0 steps, which the
-    paper does not have, tells no gradient: it is left out of both means (a reading). If all trips of a server step
-    are such, the model stays.
+    paper does not have, brings no gradient: it is left out of both means (a reading). If all trips of a server step
+    have 0 steps, the model stays as it is.
 
     Reports ``weight`` per trip.
 

@@ -14,16 +14,16 @@ from jafl.specifications import specification
 def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -> Rule:
     """Generalized AsyncSGD: w <- w - eta / (N p_i) g at each arrival, p_i the probability that client i gets a task.
 
-    So the steps are unbiased for the plain mean of the clients' losses, however tasks are handed out (Leconte et al.,
-    "Queuing dynamics of asynchronous federated learning", AISTATS 2024). Tasks wait in queues at the clients:
-    ``jafl.queued(tasks=C, routing=routing)``, with the same routing. With all p_i alike this is ``asgd``, the papers'
-    AsyncSGD. (With the realised shares of the trips in the place of p_i it is ``rescaled_asgd("frequency")``.) A rule
-    on gradients, see ``asgd``.
+    Dividing by p_i makes the steps unbiased for the mean of the clients' losses, whatever the routing probabilities
+    p_i (Leconte et al., "Queuing dynamics of asynchronous federated learning", AISTATS 2024). Tasks wait in queues at
+    the clients: make the schedule by ``jafl.queued(tasks=C, routing=routing)``, with the same routing. With equal p_i
+    this is ``asgd``, the paper's AsyncSGD. (With each client's actual share of the trips in place of p_i it is
+    ``rescaled_asgd("frequency")``.) A rule on gradients, see ``asgd``.
 
     Reports ``weight`` per trip: 1 / (N p_i).
 
     Args:
-      routing: [N] numbers above 0 in proportion to p_i, as in ``jafl.queued``. Default: all alike.
+      routing: [N] numbers above 0 in proportion to p_i, as in ``jafl.queued``. Default: equal ones.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.
@@ -35,7 +35,7 @@ def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -
     def weights(schedule: EventSchedule) -> np.ndarray:
         clients = schedule.num_clients if routing is None else len(routing)
         shares = client_shares("routing", routing, clients)
-        # Of a schedule of other clients, which ``check`` refuses in a run, the last share stands for more of them.
+        # In a schedule with more clients, which ``check`` refuses in a run, the last share stands for the rest.
         return 1 / (clients * shares[np.minimum(schedule.client, clients - 1)])
 
     def check(schedule: EventSchedule) -> None:

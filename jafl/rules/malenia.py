@@ -1,4 +1,4 @@
-"""Malenia SGD: the mean over all clients of each one's mean gradient (Tyurin and Richtarik, NeurIPS 2023)."""
+"""Malenia SGD: the mean over all clients of each one's mean gradient (Tyurin and Richtárik, NeurIPS 2023)."""
 
 import numpy as np
 
@@ -12,13 +12,12 @@ from jafl.specifications import specification
 def malenia() -> Rule:
     """Malenia SGD: w <- w - eta (1/N) sum_i (1/B_i) sum_j g_ij, g_i1 ... g_iB_i the gradients of client i in a step.
 
-    So every client counts the same, however often it arrives, and for clients of unlike data the direction is
-    unbiased, where Rennala SGD's mean over all gradients is not (Tyurin and Richtarik, NeurIPS 2023, algorithm 5).
-    The step comes once the harmonic mean of the B_i reaches S / N:
-    ``jafl.asynchronous(step_when="harmonic_mean", buffer_size=S, concurrency=num_clients)``, with
-    ``cancel_at_step=True`` for the paper's form in which gradients at older models are stopped, or with
-    ``staleness_limit=0`` for that in which they are ignored. Ports that step after S gradients divide by B_i = 0. A
-    rule on gradients, see ``asgd``.
+    So every client counts the same, however often it arrives, and with heterogeneous data the direction is an
+    unbiased estimate of the full gradient, which Rennala SGD's mean over all gradients is not (Tyurin and Richtárik,
+    NeurIPS 2023). The server steps once the harmonic mean of the B_i reaches S / N:
+    ``jafl.asynchronous(step_when="harmonic_mean", buffer_size=S, concurrency=num_clients)``. The paper stops or
+    ignores gradients at older models: ``cancel_at_step=True`` stops them, ``staleness_limit=0`` ignores them. Usual
+    mistake: to step after S gradients, when some B_i may be 0, and divide by it. A rule on gradients, see ``asgd``.
 
     Reports ``weight`` per trip: 1 / (N B_i).
 
@@ -26,7 +25,7 @@ def malenia() -> Rule:
       The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for a schedule with a step that lacks a client, when the run starts.
+      SettingError: for a schedule in which some server step has no trip of some client, when the run starts.
     """
     return weighted_sum(_weights)._replace(check_schedule=_check)
 

@@ -14,23 +14,25 @@ from jafl.specifications import specification
 def masfl(beta: float = 0.9, normalize: bool = False) -> Rule:
     """MasFL: SCAFFOLD's corrected gradient, mixed with the server's momentum in each local step.
 
-    The server keeps c and m, and sends both with the model; client i keeps c_i; all are 0 at first. A local step is
-    y <- y - eta_l u with u = beta (g(y) - c_i + c) + (1 - beta) m. c_i+ is the mean of the trip's gradients g. A step
-    of K trips has a = (1/K) sum (c_i+ - c_i), and makes m <- beta (c + a) + (1 - beta) m with the old c, then
-    c <- c + (1/N) sum (c_i+ - c_i), of N clients in all. MasFL's server descends m, with its own rate
-    (Yan, Zhong, Wang and Zhang, ICML 2025; a reading after another group's code, which agrees with SCAFFOLD-M of
-    Cheng et al. 2023). With beta = 1 and in rounds that is SCAFFOLD, whose server's rate is this one's / (Q eta_l).
+    The server keeps a control variate c and a momentum m, and sends both with the model; client i keeps its own
+    control variate c_i; all are 0 at first. A local step is y <- y - eta_l u with u = beta
+    (g(y) - c_i + c) + (1 - beta) m. The client's new control variate c_i+ is the mean of the trip's gradients g. At a
+    server step of K trips the server makes m <- beta (c + a) + (1 - beta) m, with the old c and
+    a = (1/K) sum (c_i+ - c_i), then c <- c + (1/N) sum (c_i+ - c_i), with N all clients, and w <- w - gamma m, with
+    gamma the server's learning rate (Yan, Zhong, Wang and Zhang, ICML 2025; a reading of another group's code, which
+    agrees with SCAFFOLD-M of Cheng et al. 2023). In rounds and with beta = 1 this is SCAFFOLD with the server
+    learning rate gamma / (Q eta_l).
 
-    AdaMasFL (``normalize``): the clients step along u / |u|, one norm for the whole model, and the server descends
-    -(1/K) sum (y - x) / Q. The paper divides by eta_l, too, with plain SGD at the clients: here the server's rate is
-    the paper's divided by eta_l.
+    AdaMasFL (``normalize``): a local step is y <- y - eta_l u / |u|, with one norm for the whole model, and the
+    server adds gamma (1/K) sum (y - x) / Q to the model, with x the downloaded model and Q the local steps. The paper
+    also divides by eta_l (for plain SGD at the clients), so gamma here is the paper's rate divided by eta_l.
 
-    It goes with ``jafl.client_work(..., correction="masfl")``, or ``correction="adamasfl"`` where ``normalize`` is
-    True, which have beta from the server.
+    Use it with ``jafl.client_work(..., correction="masfl")``, or with ``correction="adamasfl"`` if ``normalize`` is
+    True. Client work gets beta from the server.
 
     Args:
-      beta: how much a new gradient counts, above 0 and at most 1.
-      normalize: whether it is AdaMasFL.
+      beta: the weight of the corrected gradient against the momentum, above 0 and at most 1.
+      normalize: False for MasFL, True for AdaMasFL.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

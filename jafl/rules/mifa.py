@@ -1,4 +1,4 @@
-"""MIFA: the last update of every client counts, also of those that are away (Gu et al., NeurIPS 2021)."""
+"""MIFA: every client's last update counts, even while the client is unavailable (Gu et al., NeurIPS 2021)."""
 
 from jafl.records import Rule
 from jafl.rules.ace import ace
@@ -11,20 +11,21 @@ def mifa(memory_precision: str = "full") -> Rule:
 
     w <- w + eta (1/N) sum_i G_i, where G_i becomes the update of each client that reports in a step, and is kept for
     one that does not (Gu, Huang, Zhang and Huang, NeurIPS 2021, algorithm 1). A step may have any number of trips,
-    even none. A client that is never heard of again counts for ever.
+    even none. The last update of a client that never reports again stays in the mean for ever.
 
-    The paper's rounds, in which each client is there with a probability of its own, are missing:
+    The paper's rounds, in which each client is available with a probability of its own, do not exist here:
     ``jafl.synchronous(cohorts="poisson")`` has one probability for all. In asynchronous training with a buffer the
-    rule is what APPFL calls MIFA: clients send what has changed, and the server adds it to a sum that it never
-    empties. The paper hears everyone from w_0 before its first step (the authors' code waits for that): so it is with
-    ``initial_round=True``. Without it a client counts as 0 until it has been heard, which is a reading. The paper
-    stores update / eta_t with the clients' rate of that round. Here clients' rates stay as they are, so that this is
-    the same but for a factor; with rates that fall it would be another algorithm.
+    rule is what APPFL calls MIFA: clients send the change of their G_i, and the server adds it to a sum that is never
+    reset. In the paper every client trains from w_0 before the first step (the authors' code waits for that);
+    ``initial_round=True`` does so. Without it G_i is 0 until client i first reports, which is a reading. The paper
+    stores update / eta_t, with the clients' learning rate of that round. Here that rate is taken as constant, so that
+    only a constant factor differs; with a decaying rate this is a different algorithm.
 
     Reports ``weight`` per trip: 1 / N for each step for which its update stays in the memory.
 
     Args:
-      memory_precision: of the stored updates: "full", "bfloat16" or "int8"; the mean is then that of what is stored.
+      memory_precision: precision of the stored updates: "full", "bfloat16" or "int8". The mean is computed from the
+        updates as stored.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

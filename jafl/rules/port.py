@@ -1,4 +1,4 @@
-"""PORT: updates weigh more if they are fresh and point where the model has gone since (Su and Li, IWQoS 2022)."""
+"""PORT: updates count more if fresh and in the direction that the model has moved in (Su and Li, IWQoS 2022)."""
 
 import math
 
@@ -20,24 +20,24 @@ def port(
 ) -> Rule:
     """PORT: the mean of K updates, weighted by their freshness and by their direction.
 
-    weight_i is in proportion to n_i (a B / (staleness_i + B) + b (1 + cos_i) / 2), normalised over the buffer: n_i
-    the client's number of examples, cos_i the cosine of update_i with w - start_i, the way that the server's model
-    has gone since the client's download (Su and Li, "How asynchronous can federated learning be?", IWQoS 2022). This
-    is a reading of Plato, the framework of the same group. SEAFL's weights have the same form. Where the model has
-    not moved, cos_i is 1; where the update is 0, it is 0. Cosines are over all leaves. Usual mistakes: Plato takes
-    the model of two rounds ago, however stale the update is, and cos_i = 1 up to a staleness of 1; AFL-Lib takes the
-    cosine of the client's model.
+    weight_i is in proportion to n_i (a B / (staleness_i + B) + b (1 + cos_i) / 2), normalised over the buffer: n_i is
+    the client's number of examples, cos_i the cosine between update_i and w - start_i, how the server's model has
+    moved since the client's download (Su and Li, "How asynchronous can federated learning be?", IWQoS 2022). This is
+    a reading of Plato, the framework of the same group. SEAFL's weights have the same form. If the model has not
+    moved, cos_i is 1; if it has but the update is 0, cos_i is 0. Cosines are over the whole model. Usual mistakes:
+    Plato takes the model of two rounds ago, however stale the update is, and sets cos_i to 1 up to a staleness of 1;
+    AFL-Lib takes the cosine of the client's model in place of its update.
 
     The paper's interrupts are missing: there a client whose staleness would exceed B reports early, at the end of its
-    current epoch. Here it arrives late, or is thrown away by the protocol's ``staleness_limit``.
+    current epoch. Here its trip arrives late, or the schedule's ``staleness_limit`` throws it away.
 
     Reports ``weight`` per trip, and their ``weight_scale``: the weights of each server step sum to 1.
 
     Args:
       staleness_bound: B in server steps, above 0.
-      staleness_factor: a, above 0.
-      similarity_factor: b, at least 0.
-      weigh_by_examples: False for the same n_i for all.
+      staleness_factor: a, the weight of freshness, above 0.
+      similarity_factor: b, the weight of the cosine, at least 0.
+      weigh_by_examples: whether n_i is the number of examples; if False, n_i is the same for all clients.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

@@ -1,4 +1,4 @@
-"""Rescaled asynchronous SGD: slow clients make larger steps, so that all count the same (Mahran et al. 2026)."""
+"""Rescaled asynchronous SGD: slow clients make larger steps, so that all count equally (Mahran et al. 2026)."""
 
 import numpy as np
 
@@ -12,23 +12,23 @@ from jafl.specifications import specification
 def rescaled_asgd(durations: str = "mean") -> Rule:
     """Rescaled ASGD: w <- w - eta_i g at each arrival, eta_i in proportion to how long a trip of client i takes.
 
-    Asynchronous SGD ends where the mean of the clients' losses, weighted by how often each arrives, is least. With
-    eta_i = eta tau_i mean_j(1 / tau_j), tau_i the duration of client i's trips, each client makes as large steps per
-    unit of time as every other, and the end is that of the plain mean (Mahran, Maranjyan and Richtarik 2026). These
-    are the unbiased weights of Fraboni et al. (JMLR 2023) for clients of equal importance. The factor
-    mean_j(1 / tau_j) is a reading: with it the weights have the mean 1 over the arrivals, so that eta compares with
-    that of ``asgd``. (Divided by the mean of tau_j instead, they would be smaller.) A rule on gradients, see
-    ``asgd``.
+    Asynchronous SGD minimizes the clients' losses weighted by how often each client arrives. With eta_i = eta tau_i
+    mean_j(1 / tau_j), tau_i the duration of client i's trips, all clients have the same total learning rate per unit
+    of time, so the plain mean of the losses is minimized (Mahran, Maranjyan and Richtárik 2026). These are the
+    unbiased weights of Fraboni et al. (JMLR 2023) for clients of equal importance. The factor mean_j(1 / tau_j) is a
+    reading: it makes the weights 1 on average over the arrivals, so that eta compares with that of ``asgd``. (To
+    divide tau_i by the mean of all tau_j instead gives smaller weights.) A rule on gradients, see ``asgd``.
 
-    The paper takes durations as known and constant. Here they are those of the whole schedule, so weights know the
-    future: the means run over the trips that the server applies, and over the clients that it hears at all.
+    The paper takes durations as known and constant. Here they are measured over the whole schedule, so the weights
+    know the future. Means are over the trips that the server applies, and over the clients with at least one such
+    trip.
 
     Reports ``weight`` per trip: eta_i / eta.
 
     Args:
       durations: what tau_i is. "mean": the mean duration of client i's applied trips; "trip": the trip's own
         duration, with the same factor; "frequency": 1 over the number of client i's applied trips, however long they
-        took, so that all clients that are heard have the same total weight.
+        took, so that all clients with an applied trip have the same total weight.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

@@ -16,28 +16,29 @@ from jafl.specifications import specification
 def ringleader(memory_precision: str = "full") -> Rule:
     """Ringleader ASGD: w <- w - eta (1/N) sum_i G_i / b_i, a step by each client in every round of N steps.
 
-    G_i is the sum of the b_i gradients of client i in the server's table (Maranjyan and Richtarik, ICLR 2026). A
-    round begins when the table has a gradient of every client; who brought the last of them makes its first step.
-    Then each other client makes its step when it arrives: its gradient is added to the table first. Gradients of
-    clients that have made their step go to a second table, which takes the place of the first after the round. So
-    all clients count the same, whatever their speed, and no gradient in use is older than 2N - 2 steps. The schedule
-    is ``jafl.asynchronous(step_when="each_client_once_a_round", concurrency=num_clients)``; a step's trips are all
-    that have arrived since the one before. Where several arrive at one instant, they are handled in client order
-    before any of them starts again, which is a reading. A rule on gradients, see ``asgd``.
+    G_i is the sum of the b_i gradients of client i in the server's table (Maranjyan and Richtárik, ICLR 2026). A
+    round begins when the table holds a gradient of every client; the client that brought the last of them makes the
+    round's first step. Each other client makes its step when it arrives next; its gradient is added to the table just
+    before. Gradients of clients that have already made their step go into a second table, which replaces the first at
+    the end of the round. So all clients count the same, whatever their speed, and no gradient in use is more than
+    2N - 2 steps stale. The schedule is ``jafl.asynchronous(step_when="each_client_once_a_round",
+    concurrency=num_clients)``; the trips of a step are all those that have arrived since the step before. If several
+    arrive at one instant, they are handled in client order before any of them starts again, which is a reading. A
+    rule on gradients, see ``asgd``.
 
-    The server stores the two means G_i / b_i of each client, two models for each.
+    The server stores the means G_i / b_i of both tables: two arrays of the model's size for each client.
 
     Reports ``weight`` per trip: the sum of its factors 1 / (N b_i) over all steps that use it.
 
     Args:
-      memory_precision: of the stored means: "full", "bfloat16" or "int8"; the direction is then made of what is
-        stored.
+      memory_precision: precision of the stored means: "full", "bfloat16" or "int8". The direction is computed from
+        the means as stored.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for a schedule of other steps, or an unknown precision, when the run starts.
+      SettingError: for a schedule without such rounds, or an unknown precision, when the run starts.
     """
 
     def init(params, num_clients):

@@ -11,23 +11,25 @@ from jafl.specifications import specification
 
 @specification
 def scaffold() -> Rule:
-    """SCAFFOLD: each local step is corrected by what the client's gradients differ from everyone's.
+    """SCAFFOLD: each local step is corrected for how the client's gradients differ from the mean over all clients.
 
-    The server keeps c and sends it with the model, client i keeps c_i. A local step is
-    y <- y - eta_l (g(y) - c_i + c). After Q of them the client sends y - x and c_i+ - c_i, and keeps c_i+; the server
-    makes w <- w + eta (1/K) sum (y - x) and c <- c + (1/N) sum (c_i+ - c_i): the sum over the step's K trips, divided
-    by the number N of all clients (Karimireddy et al., ICML 2020, algorithm 1). Both c and c_i are 0 at first, so the
-    first round is FedAvg's. From then on c is the mean of all c_i, at each step.
+    The server keeps a control variate c and sends it with the model x; client i keeps its own, c_i. A local step is
+    y <- y - eta_l (g(y) - c_i + c), with g(y) a minibatch gradient and eta_l the client's learning rate. After Q of
+    them the client sends y - x and c_i+ - c_i, and keeps c_i+; the server makes w <- w + eta (1/K) sum (y - x) and
+    c <- c + (1/N) sum (c_i+ - c_i): the sum over the step's K trips, divided by the number N of all clients
+    (Karimireddy et al., ICML 2020, algorithm 1). c and all c_i start at 0, so the first round is FedAvg's. c is the
+    mean of all c_i after every server step.
 
-    c_i+ is the mean of the trip's Q gradients. With plain SGD that is the paper's option II,
-    c_i - c + (x - y) / (Q eta_l), without its division by the rate; with another client optimizer it is a reading.
-    The correction enters every local step: a correction once after training ends where FedAvg does.
+    c_i+ is the mean of the trip's Q gradients. With plain SGD that equals the paper's option II,
+    c_i - c + (x - y) / (Q eta_l), but needs no division by the rate; with another client optimizer it is a reading.
+    Usual mistake: to correct once after training instead of in every local step; this ends where FedAvg does.
 
-    The paper's rounds are ``jafl.synchronous``. In asynchronous training, a reading, c is that of the downloaded
-    version, as stale as the model, and c_i the client's own. There the server's rate should be K/N at most: with
-    K = 1 and a rate of 1 training may diverge, since c answers to an N-th of what one client moves the model by.
+    The paper's rounds are ``jafl.synchronous``. Asynchronous training is a reading: c is then the one that was
+    downloaded with the model, as stale as the model, and c_i is what the client itself kept last. Use a server
+    learning rate of at most K/N there. With K = 1 and a rate of 1 training may diverge: one trip moves the model by
+    its whole update, but c by only an N-th of that client's change.
 
-    It goes with ``jafl.client_work(..., correction="scaffold")``. Reports ``weight`` per trip.
+    Use it with ``jafl.client_work(..., correction="scaffold")``. Reports ``weight`` per trip.
 
     Returns:
       The rule, as a specification, for ``jafl.simulate``.

@@ -1,4 +1,4 @@
-"""Server optimizers as papers define them, as optax transformations; optax's own serve just as well.
+"""Server optimizers as papers define them, as optax transformations; optax's own can be used as well.
 
 ``fedadagrad``, ``fedadam`` and ``fedyogi`` are those of Reddi et al. (ICLR 2021, algorithm 2). They differ from
 optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments that start at
@@ -90,7 +90,7 @@ def fedamsgrad(
     w <- w - learning_rate m / (sqrt(v^) + epsilon) with m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g^2 and
     v^ <- max(v^, v), all 0 at first (Wang, Wang, Lu and Chen, ICML 2024, algorithm 1; with a synchronous cohort it is
     FedAMSGrad). ``optax.amsgrad`` is another algorithm: it corrects the bias of v before it takes the maximum, so
-    that its first steps, which are corrected most, stay the largest for long.
+    that the values of the first steps, which are corrected most, often stay the maximum for long.
 
     Args:
       learning_rate: of the server.
@@ -98,7 +98,8 @@ def fedamsgrad(
       b2: decay of the second moment.
       epsilon: added to the root, above 0.
       form: "paper": no bias correction; "release": that of the authors' code, m / (1 - b1^t) and
-        sqrt(v^) / sqrt(1 - b2^t) at step t from 1, after the maximum; "optax": v / (1 - b2^t) before it.
+        sqrt(v^) / sqrt(1 - b2^t) at step t (from 1), after the maximum; "optax": m / (1 - b1^t) and the maximum of
+        v / (1 - b2^t).
 
     Returns:
       The optimizer; see ``fedadagrad``.
@@ -141,14 +142,14 @@ class DelayedNesterovState(NamedTuple):
 def delayed_nesterov(
     learning_rate: float, momentum: float = 0.9, period: int = 8, momentum_share: float = 0.0
 ) -> optax.GradientTransformation:
-    """Delayed Nesterov: every gradient moves the model at once, the momentum changes with every N-th only.
+    """Delayed Nesterov: every gradient moves the model at once, the momentum m changes at every N-th step only.
 
-    At each step D <- D + g and w <- w - learning_rate (s momentum m + g / N). At every N-th, before w moves,
-    m <- momentum m + D / N and D <- 0, and there s is 1 - c N + c; elsewhere s is c (Liu et al., "Asynchronous
-    local-SGD training for language modeling", 2024, algorithm 3). With c = 0, N steps from
-    one momentum move w as one step of Nesterov on the mean of their gradients; with N = 1 it is Nesterov. For one
-    arrival a step, as in asynchronous DiLoCo: ``--algorithm=async_diloco``, whose clients start AdamW anew at each
-    trip, while the paper's workers keep its moments.
+    At each step D <- D + g and w <- w - learning_rate (s momentum m + g / N). At every N-th step s is 1 - c N + c,
+    and before w moves, m <- momentum m + D / N and D <- 0; at the other steps s is c (Liu et al., "Asynchronous
+    local-SGD training for language modeling", 2024, algorithm 3). With c = 0, the N steps up to a change of m move w
+    as one Nesterov step on the mean of their gradients; with N = 1 this is Nesterov momentum. Meant for one arrival
+    per step, as in asynchronous DiLoCo: ``--algorithm=async_diloco``. There clients start AdamW anew at each trip,
+    while the paper's workers keep its moments.
 
     Args:
       learning_rate: of the server, for the mean of N gradients.
@@ -207,7 +208,7 @@ def heloco(
     g - beta c ||g|| v with beta = min(-k_s c conf, beta_max). In between it keeps its length and gets the direction
     of (1 - lambda) g / ||g|| + lambda v with lambda = min(k_d (1 - c) conf, 1). With G the result,
     m <- momentum m + (1 - momentum) G and w <- w - learning_rate (G + momentum m) (Al Asif et al., "HeLoCo", 2026).
-    Where g or m is 0, g stays. Weights by staleness are the rule's. The equations are those of a collection of
+    If g or m is 0, g stays. Weights by staleness are left to the rule. The equations are those of a collection of
     optimizers that restates the paper; all defaults are jafl's.
 
     Args:

@@ -78,19 +78,19 @@ def asynchronous(
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow, those thrown away included. Exactly one
         of the two.
-      step_when: what a full buffer is. "buffer_full": one of ``buffer_size`` trips. "harmonic_mean": one in which N
-        times the harmonic mean of the clients' numbers of trips is ``buffer_size`` (S) or more; so it has a trip of
-        every client at least, and where S <= N the step follows as soon as that is so (Malenia SGD, Tyurin and
-        Richtarik, NeurIPS 2023). Needs M = N. Trips under way go on, and count for a later step, unless
-        ``cancel_at_step`` stops them or ``staleness_limit=0`` throws them away: the paper does without them.
-        "each_client_once_a_round": rounds of N steps, one by each client (Ringleader ASGD, Maranjyan and Richtarik,
-        ICLR 2026). A round waits for a trip of every client; who brings the last of these makes its first step, and
-        the others make theirs when they arrive next. A step applies all that has arrived since the last one. Needs
-        M = N, and is without ``buffer_size``.
-      step_every: the server steps whenever so much simulated time has passed, and applies what has arrived since its
-        last step, at that very instant included; perhaps nothing. In the place of ``buffer_size``. With
-        restart="after_step" clients wait for these steps (FedFix, Fraboni et al., JMLR 2023). A rule must be able to
-        take empty steps (``jafl.Requirements``).
+      step_when: when the server steps. "buffer_full": when the buffer holds ``buffer_size`` trips. "harmonic_mean":
+        when N times the harmonic mean of the clients' numbers of trips in the buffer is at least ``buffer_size`` (S);
+        so each step has a trip of every client, and if S <= N that is enough (Malenia SGD, Tyurin and Richtárik,
+        NeurIPS 2023). Needs M = N. Trips under way at a step go on, and count for a later step, unless
+        ``cancel_at_step`` stops them or ``staleness_limit=0`` throws them away; the paper does one or the other.
+        "each_client_once_a_round": rounds of N steps, one by each client (Ringleader ASGD, Maranjyan and Richtárik,
+        ICLR 2026). A round waits for a trip of every client; the client that brings the last of these makes the first
+        step, and the others make theirs when they arrive next. A step applies all that has arrived since the step
+        before. Needs M = N; leave ``buffer_size`` out.
+      step_every: the server steps each time that so much simulated time has passed, and applies what has arrived
+        since its last step, arrivals at that very instant included; perhaps nothing. Replaces ``buffer_size``. With
+        restart="after_step" clients wait for these steps (FedFix, Fraboni et al., JMLR 2023). The rule must
+        accept empty steps (``jafl.Requirements``).
       initial_round: every client trains at version 0 first, in server step 0, which happens when the last of them
         arrives; then all start again together, from version 1 (ACE's start, algorithm 1). Needs M = N.
       restart: when a finished client's place is taken.
@@ -115,18 +115,18 @@ def asynchronous(
         may make several of the K trips).
       staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.
       too_stale: "drop": a trip beyond the limit is thrown away when it arrives (Ringmaster ASGD, algorithm 4);
-        "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken
-        again, from the newest version, with concurrency = num_clients by its own client (Ringmaster ASGD, algorithm
-        5; its R is staleness_limit + 1); "wait": the server does not step while that would make a trip under way
-        too stale, and then applies all that has arrived.
+        "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken again
+        at once, from the newest version; with concurrency = num_clients by the same client (Ringmaster ASGD,
+        algorithm 5; the paper's R is staleness_limit + 1); "wait": the server does not step while that would make a
+        trip under way too stale, and then applies all that has arrived.
       flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
         is not full. Default: never. An initial round waits for all clients nevertheless.
       dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
       failure_rate: share of trips, drawn by (client, trip), that take their time and bring nothing.
       availability: when clients are there to start a trip, see ``jafl.availability``; or a file of windows, see
         ``jafl.read_availability``. A place for which no client is there stays free until one is. Default: always.
-      selection_weights: [N] numbers above 0: whoever takes a free place is drawn among the idle clients with a
-        probability in proportion to its number, at time 0, too. Needs M < N. Default: all alike.
+      selection_weights: [N] numbers above 0. The client that takes a free place is drawn among the idle clients with
+        probabilities in proportion to these numbers, also at time 0. Needs M < N. Default: equal ones.
       most_trips: the server takes at most so many trips of each client; 1 is selection without replacement, one pass
         over the clients. A trip counts when it goes into the buffer. One that is thrown away does not count, since
         the model does not depend on it: its client may start again. Default: any number.
@@ -134,14 +134,15 @@ def asynchronous(
         the step s a client starts again from version s + smallest_gap at the earliest, so however quick its trip is.
         1 forbids two trips of a client in one buffer. A place for which every idle client must wait stays free until
         a step. Default: 0, no limit.
-      local_steps: how many local steps trips make, for ``client_work(local_steps="scheduled")``; with
-        ``jafl.delays.per_step`` their durations follow from it. A number for all; one for each client, [N]; or a law
-        of ``jafl.delays`` of which each trip has a draw, rounded down. Default: the client work says it.
-      dynamic_local_updates: DyLU (Liu et al. 2024, asynchronous DiLoCo): a client makes
-        floor(local_steps * its speed / that of the fastest) steps, so that all trips take about as long. Its speed is
-        local steps over duration of its last trip of which the server has the update; before its first one it makes
-        ``local_steps``, which is a number here. The paper measures speeds beforehand; this is a reading.
-      least_local_steps: with it, the fewest steps of a trip, from 1 to ``local_steps``; 5 in the authors' notebook.
+      local_steps: how many local steps each trip makes, for ``client_work(local_steps="scheduled")``; with
+        ``jafl.delays.per_step`` the durations follow from it. One number for all trips; one for each client, [N]; or
+        a law of ``jafl.delays``, from which each trip gets a draw, rounded down. Default: the client work decides.
+      dynamic_local_updates: DyLU (Liu et al. 2024, asynchronous DiLoCo): a client makes floor(local_steps * its speed
+        / that of the fastest) steps, so that all trips take about equally long. A client's speed is local steps /
+        duration of its last trip that has arrived; until its first trip has arrived it makes ``local_steps`` steps,
+        which must be one number. The paper measures speeds beforehand; this is a reading.
+      least_local_steps: with ``dynamic_local_updates``, the fewest local steps of a trip, from 1 to ``local_steps``;
+        5 in the authors' notebook.
       seed: keys durations, replacements, failures, presence and who leaves.
 
     Returns:

@@ -31,46 +31,50 @@ def compass(
     latest_factor: float = 1.5,
     seed: int = 0,
 ) -> EventSchedule:
-    """Computes the event schedule of FedCompass: clients get local steps such that they arrive in groups.
+    """Computes the event schedule of FedCompass: clients get numbers of local steps with which they arrive in groups.
 
-    The scheduler of Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
-    Using a Computing Power-Aware Scheduler", ICLR 2024, algorithms 1 to 3, as in their release (APPFL). All clients
-    start at time 0 with ``most_local_steps``. The server estimates each client's time per local step from its trips:
-    v = time / steps of the first; then v <- (1 - speed_momentum) v + speed_momentum * time / steps.
+    This is the scheduler of Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client
+    Devices Using a Computing Power-Aware Scheduler", ICLR 2024, algorithms 1 to 3, as in their release (APPFL). All
+    clients start at time 0 with ``most_local_steps``. The server estimates each client's time per local step from its
+    trips: v = time / steps of the first; then v <- (1 - speed_momentum) v + speed_momentum * time / steps.
 
-    - A client that arrives for the first time makes a server step alone, and is *assigned*.
-    - A client of a group waits. When all of the group are there, or at the group's latest time T_max, one server step
-      applies those who wait, with the late updates. They are assigned, the fastest first; nobody joins the group any
-      more. An arrival at T_max itself is in time.
-    - A client that arrives after T_max is late: its update waits for the next step of a group. It is assigned at
-      once.
-    - *Assign*: of the groups whose expected time T_e can be met with floor((T_e - now) / v) steps in the allowed
-      range, join the one with the most steps, of several the newest. Else make a group: for every group that is not
-      over, floor((T_max + most_local_steps * v_fastest - now) / v) steps meet the next arrival of its fastest client;
-      the most of these that are allowed, raised to ``least_local_steps``; ``most_local_steps`` if none are. Its T_e
-      is now + steps * v, its T_max now + latest_factor * steps * v.
+    - A client that arrives for the first time makes a server step alone. Then it is *assigned*.
+    - A client in a group waits. When the whole group has arrived, or at the group's latest time T_max, one server
+      step applies the updates that wait, and all late updates with them. These clients are assigned, the fastest
+      first. Nobody can join the group any more. An arrival at exactly T_max is in time.
+    - A client that arrives after T_max is late: its update waits for the next step of any group. The client is
+      assigned at once.
+    - *Assign*: a client could arrive at a group's expected time T_e by making floor((T_e - now) / v) steps. Among the
+      groups where this number is in the allowed range, it joins the one with the most steps; of several, the newest.
+      If there is none, it makes a new group. For every group before its T_max,
+      floor((T_max + most_local_steps * v_fastest - now) / v) steps would meet the next arrival of the group's fastest
+      client. The new group gets the largest of these numbers that is at most ``most_local_steps``, raised to
+      ``least_local_steps`` if it is smaller; if there is no such number, ``most_local_steps``. Its T_e is
+      now + steps * v, its T_max is now + latest_factor * steps * v.
 
-    Whoever is assigned downloads the model at that moment, also where others arrive at the same instant. Clients
-    arrive in client order then. The release loses a late update whose client is in the same step once more: its two
-    updates have one place. Here both count (a reading).
+    A client that is assigned downloads the newest model at that moment, even if others arrive at the same instant.
+    Arrivals at one instant are handled in client order. In the release a late update is lost if the same step has
+    another update of the same client, because both have one place in memory. Here both count (a reading).
 
-    With ``jafl.rules.fedcompass``, whose staleness weight, number of clients and rate are the paper's,
-    and ``client_work(local_steps="scheduled")``.
+    Use it with ``jafl.rules.fedcompass``, which has the paper's staleness weight and division by the number of
+    clients, and with ``client_work(local_steps="scheduled")``.
 
     Args:
-      num_clients: N, all of which always train, or wait.
-      delay: the law of trip durations, best one with ``jafl.delays.per_step``. The server never sees it.
+      num_clients: N, all clients; each of them always trains or waits.
+      delay: the law of trip durations, best one with ``jafl.delays.per_step``. The server sees only the durations of
+        trips that have arrived.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many client trips allow. Exactly one of the two.
       most_local_steps: Q_max of a trip, at least 1.
       least_local_steps: Q_min of a trip, from 1 to ``most_local_steps``.
       speed_momentum: the weight of the last trip in the estimate of a client's speed, above 0 and at most 1.
-      latest_factor: lambda, how much later than expected a group may be, at least 1; 1.5 in the release.
-      seed: keys durations.
+      latest_factor: lambda: a group waits for at most so many times its expected duration, at least 1; 1.5 in the
+        release.
+      seed: determines the durations.
 
     Returns:
-      The schedule, with ``local_steps``. Server steps apply unequal numbers of trips. Trips do not stand in the order
-      of arrival, since groups overlap, but for those of one step. Trips that wait at the end count as under way.
+      The schedule, with ``local_steps``. Server steps apply unequal numbers of trips. Trips are in order of arrival
+      within a step, but not from step to step, since groups overlap. Trips that wait at the end count as under way.
 
     Raises:
       SettingError: for a number outside its range; for durations that are negative, not finite or 0.

@@ -9,9 +9,9 @@ Simple laws: ``constant``, ``uniform``, ``half_normal``, ``exponential``, ``log_
 nested: ``groups``, ``slow_fraction``, ``once_per_client``, ``per_step``, ``with_network``, ``throttled``.
 ``jafl.duration_trace`` reads durations from a file.
 
-Where a protocol says the local steps of trips, a trip of q steps takes ``before + q * each_step + after``
-(``Delay.parts``). Only ``per_step`` has an ``each_step`` above 0. The draws never depend on q: so other work leaves
-the speeds of all trips as they are.
+If a protocol decides the number of local steps of each trip, a trip of q steps takes ``before + q * each_step +
+after`` (``Delay.parts``). Only ``per_step`` has an ``each_step`` above 0. The draws never depend on q, so another
+number of local steps leaves the speeds of all trips as they are.
 """
 
 import dataclasses
@@ -478,11 +478,10 @@ class once_per_client(Delay):  # noqa: N801
 
 @dataclasses.dataclass(frozen=True)
 class per_step(Delay):  # noqa: N801
-    """A trip takes as many times a draw of ``law`` as it makes local steps.
+    """A trip takes the number of its local steps times a draw of ``law``, one draw for all steps of the trip.
 
-    One draw for all steps of a trip. For protocols that say how many steps there are: ``jafl.asynchronous`` and
-    ``jafl.synchronous`` with ``local_steps``, ``jafl.compass``. With ``with_network`` around it, the time to send the
-    model comes on top.
+    For protocols that decide the number of local steps: ``jafl.asynchronous`` and ``jafl.synchronous`` with
+    ``local_steps``, and ``jafl.compass``. ``with_network`` around it adds the time to send the model.
 
     Args:
       law: of the time of one local step.

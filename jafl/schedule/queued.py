@@ -34,30 +34,31 @@ def queued(
 ) -> EventSchedule:
     """Computes the event schedule of Generalized AsyncSGD: tasks wait in a queue at each client.
 
-    There are always ``tasks`` tasks, at first of version 0. Whenever a client has finished one, the server takes it
-    into its buffer, steps if that is full, and hands a new task with its newest model to a client that is drawn
-    by ``routing``, whether that client is busy or not (Leconte et al., AISTATS 2024). A client serves its tasks one
-    after the other, first come, first served. So a fast client may be idle while a slow one has a long queue, and a
-    task waits with the model that it was handed: its ``download_time`` is that moment, and it is under way from then
-    on. Of tasks that end at one instant all are taken, in client order, before as many are handed out.
+    There are always ``tasks`` tasks under way, at first with version 0. When a client has finished a task, the server
+    takes its update into the buffer, steps if the buffer is full, and hands a new task, with its newest model, to a
+    client drawn by ``routing``, whether that client is busy or not (Leconte et al., AISTATS 2024). Each client works
+    at its tasks one after the other, first in, first out. So a fast client may be idle while a slow one has a long
+    queue. A task keeps the model with which it was handed out, while it waits: its ``download_time`` is the moment of
+    handing out. If several tasks end at one instant, the server first takes all of them, in client order, and
+    then hands out as many new ones.
 
-    With exponential durations this is a closed Jackson network, whose throughput and mean staleness are known
-    (``tests/schedule/test_queues.py``). For any durations client i makes a share p_i of all trips, and
-    sum_i p_i E[staleness_i] = tasks - 1 with one trip a step.
+    With exponential durations this is a closed Jackson network, whose throughput and mean staleness have closed forms
+    (``tests/schedule/test_queues.py``). With any durations client i makes a share p_i of all trips in the long run,
+    and sum_i p_i E[staleness_i] = tasks - 1 if each step applies one trip.
 
     Args:
       num_clients: N, all clients.
       tasks: C, the tasks that are under way at any time, at least 1; may exceed the number of clients.
       routing: [N] numbers above 0 in proportion to p_i, the probability with which a task goes to client i. Default:
-        all alike (the papers' AsyncSGD).
+        equal ones (the paper's AsyncSGD).
       buffer_size: the trips that each server step applies, 1 in the paper.
       delay: the law of the time that a client works at a task, see ``jafl.delays``; or a file of recorded ones.
       server_steps: stop after so many server steps, or
       client_trips: after as many whole steps as so many trips allow. Exactly one of the two.
-      seed: keys durations and who gets which task.
+      seed: determines the durations, and which client gets which task.
 
     Returns:
-      The schedule. ``tasks`` trips are under way at the end, those that wait in queues among them.
+      The schedule. At its end ``tasks`` trips are under way, including those that wait in queues.
 
     Raises:
       SettingError: for a number outside its range; for a delay with durations that are negative, not finite, or

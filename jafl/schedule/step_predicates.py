@@ -10,7 +10,7 @@ STEP_WHEN = ("buffer_full", "harmonic_mean", "each_client_once_a_round")
 class HarmonicMean:
     """How many trips of each client the buffer holds, and whether these are enough for a step.
 
-    They are if (N^-1 sum_i 1 / B_i)^-1 >= S / N, B_i the trips of client i (Tyurin and Richtarik, NeurIPS 2023): the
+    They are if (N^-1 sum_i 1 / B_i)^-1 >= S / N, B_i the trips of client i (Tyurin and Richtárik, NeurIPS 2023): the
     mean of the N clients' mean gradients then varies as little as that of S gradients of one client. The sum is
     exact, for with equal clients both sides are often equal.
     """
@@ -45,7 +45,7 @@ class HarmonicMean:
 
 
 class RoundsOfSingleSteps:
-    """Ringleader ASGD's rounds of N steps, one by each client (Maranjyan and Richtarik, ICLR 2026).
+    """Ringleader ASGD's rounds of N steps, one by each client (Maranjyan and Richtárik, ICLR 2026).
 
     First a round waits until it has a trip of every client; who brings the last one makes the first step. Then each
     client that has not made its step in this round makes it when it arrives. Trips of those that have count for the

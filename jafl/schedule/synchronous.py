@@ -100,9 +100,9 @@ def synchronous(
       cohorts: "fixed": as above. "poisson": each round starts every client with probability
         cohort_size / num_clients, independently of all else, and applies all their trips; without over-selection,
         limits, and all that keeps clients from reporting.
-      local_steps: how many local steps trips make, for ``client_work(local_steps="scheduled")``; with
-        ``jafl.delays.per_step`` their durations follow from it. A number for all; one for each client, [N]; or a law
-        of ``jafl.delays`` of which each trip has a draw, rounded down. Default: the client work says it.
+      local_steps: how many local steps each trip makes, for ``client_work(local_steps="scheduled")``; with
+        ``jafl.delays.per_step`` the durations follow from it. One number for all trips; one for each client, [N]; or
+        a law of ``jafl.delays``, from which each trip gets a draw, rounded down. Default: the client work decides.
       seed: keys durations, cohorts, participation, failures, presence and who leaves.
 
     Returns:

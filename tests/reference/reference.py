@@ -790,10 +790,10 @@ def simulate(
       smallest_gap: a client is not eligible while the number of the next server step (from 0) is less than
         `smallest_gap` above that of the step that applied its last trip. If that trip still lies in the buffer, it
         is the next step that applies it.
-      step_when: "buffer_full", or "harmonic_mean" (Malenia SGD, Tyurin and Richtarik 2023): the buffer is full when
+      step_when: "buffer_full", or "harmonic_mean" (Malenia SGD, Tyurin and Richtárik 2023): the buffer is full when
         (mean over all clients of 1 / B_i)^-1 >= buffer_size / num_clients, where B_i is the number of trips of
         client i in it. No step if a client that it waits for is gone. "each_client_once_a_round" (Ringleader ASGD,
-        Maranjyan and Richtarik 2026): as `round_allows_a_step` says.
+        Maranjyan and Richtárik 2026): as `round_allows_a_step` says.
       step_every: the buffer is never full; in phase 3 of each instant at which it is time, at step_every and its
         multiples, the server steps with whatever is in it, with nothing too.
     """

@@ -35,9 +35,9 @@ Sources:
   System Heterogeneity", 2026.
 - HeLoCo: Al Asif et al., "HeLoCo: Efficient Asynchronous Low-Communication Training under Data and Device
   Heterogeneity", 2026.
-- Malenia SGD: Tyurin and Richtarik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
+- Malenia SGD: Tyurin and Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
   Fixed Computation Model", 2023.
-- Ringleader ASGD: Maranjyan and Richtarik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time
+- Ringleader ASGD: Maranjyan and Richtárik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time
   Complexity under Data Heterogeneity", 2026.
 - Generalized AsyncSGD: Leconte et al., "Queuing Dynamics of Asynchronous Federated Learning", 2024.
 - FedFix: Fraboni et al., "A General Theory for Federated Optimization with Asynchronous and Heterogeneous Clients

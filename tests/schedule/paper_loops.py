@@ -35,7 +35,7 @@ class Clients:
 
 
 def ringmaster(num_clients: int, duration, threshold: int, steps: int, *, stops: bool) -> Steps:
-    """Maranjyan, Tyurin and Richtarik 2025: algorithm 5 with ``stops``, else algorithm 4, both with R = threshold."""
+    """Maranjyan, Tyurin and Richtárik 2025: algorithm 5 with ``stops``, else algorithm 4, both with R = threshold."""
     clients, made = Clients(num_clients, duration), []
     while True:
         now, arrived = clients.arrivals()
@@ -60,7 +60,7 @@ def ringmaster(num_clients: int, duration, threshold: int, steps: int, *, stops:
 def rennala_or_malenia(
     num_clients: int, duration, wanted: int, steps: int, *, stops: bool, harmonic: bool
 ) -> Steps:
-    """Tyurin and Richtarik 2023: all compute gradients at the newest model until they are enough, then it steps.
+    """Tyurin and Richtárik 2023: all compute gradients at the newest model until they are enough, then it steps.
 
     Enough are ``wanted`` (S) in Rennala SGD; with ``harmonic``, Malenia SGD, (1/N sum_i 1/B_i)^-1 >= S / N. Gradients
     at older models are stopped with the step, or ignored when they arrive.
@@ -113,7 +113,7 @@ def fedfix(num_clients: int, duration, every: float, steps: int) -> Steps:
 
 
 def ringleader(num_clients: int, duration, steps: int) -> Steps:
-    """Maranjyan and Richtarik 2026: rounds of one step by each client.
+    """Maranjyan and Richtárik 2026: rounds of one step by each client.
 
     In phase 1 the server gathers until the table has all clients; in phase 2 each client makes one step. The trips of
     a step are all that have come since the one before.

