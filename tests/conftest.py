@@ -5,6 +5,7 @@ tests marked ``gate`` take minutes and are in neither: ``-m gate`` runs them.
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
 import shutil
@@ -105,12 +106,15 @@ def float64():
         yield
 
 
-@pytest.fixture(autouse=True, scope="module")
+_ended = itertools.count(1)  # tests of this process
+
+
+@pytest.fixture(autouse=True)
 def _memory_maps_are_freed():
-    """Frees all compiled programs after a module where they hold many of the process's memory maps."""
+    """Frees all compiled programs where they hold many of the process's memory maps; looks after every tenth test."""
     yield
     maps = pathlib.Path("/proc/self/maps")  # Linux alone has this file, and the limit
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MEMORY_MAPS:
+    if next(_ended) % 10 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MEMORY_MAPS:
         import jax
 
         jax.clear_caches()

@@ -22,7 +22,7 @@ ONE_EACH = [
     f"{rule}; {schedule}" for rule, schedule in zip(RULES, itertools.cycle(SCHEDULES), strict=False)
 ] + [case.name for case in ENGINE_CASES]
 DEFAULT_TIER = ("fedasync", "step scale, server momentum")
-# Words in the names of cases whose rule or server optimizer is not linear.
+# Words in the names of cases whose rule or server optimizer is not linear, or whose rule stores means of updates.
 NOT_LINEAR = (
     "wkafl",
     "zeno",
@@ -34,6 +34,7 @@ NOT_LINEAR = (
     "asyncfeded",
     "port",
     "heloco",
+    "ringleader",
     "clip",
 )
 

@@ -130,7 +130,7 @@ def test_a_replication_runs_beside_the_first_results_and_is_set_beside_them(tmp_
     folder = tmp_path / "pages"
     lines = kept_results.take_over(there, folder)
     assert len(lines) == 2
-    assert set(pages.write(folder)) == {"README.md", "nothing.md"}
+    assert set(pages.write(folder)) == {"README.md", "nothing.md", "what_to_use.md"}
     summary = (folder / "README.md").read_text(encoding="utf-8")
     assert "## Two sets of seeds and splits" in summary and "claims were judged twice" in summary
     assert "1 primary" in summary, "a replication is no further claim"

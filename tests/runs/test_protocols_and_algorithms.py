@@ -275,7 +275,13 @@ def test_every_algorithm_runs_and_reports(trained):
     """As many numbers as there are trips, or steps, or steps times trips in each; and none that is not a number."""
     schedule, reports = read_arrays(trained / "schedule.npz"), read_arrays(trained / "reports.npz")
     trips, steps = len(schedule["client"]), len(schedule["step_time"])
-    assert 90 <= trips <= 100
+    # Where the server does not step after a number of trips, many are stopped, too stale, or wait at the end.
+    waits = {"malenia", "ringleader", "rennala", "rennala_without_stops"}
+    assert (
+        (40 if read_json(trained / "config.json")["algorithm"].partition("(")[0] in waits else 90)
+        <= trips
+        <= 100
+    )
     assert reports["trip_loss"].shape == (trips,)
     for name, rows in reports.items():
         assert np.all(np.isfinite(rows)), name

@@ -162,7 +162,8 @@ def _arrival(
     )
     if "client work" in parts:
         result = work.train(data, start, client, trips.key[trip])
-        return arrival._replace(num_examples=end - begin, **result._asdict())
+        handed_over = {name: value for name, value in result._asdict().items() if name != "state"}
+        return arrival._replace(num_examples=end - begin, **handed_over)
     if "shuffle" in parts:
         place = shuffled(jnp.arange(BATCH, dtype=jnp.int32), end - begin, trips.key[trip], jnp.int32(0))
         rows = lax.optimization_barrier(data.indices[begin + place])
