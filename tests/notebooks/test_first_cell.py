@@ -38,7 +38,8 @@ def wheel(folder, name, version, requires):
     extra = "Provides-Extra: all\n" if name == "jafl" else ""
     needs = "".join(f"Requires-Dist: {need}\n" for need in requires)
     files = {
-        f"{module}/__init__.py": f"__version__ = {version!r}\n",
+        # Of jafl the cell calls one function.
+        f"{module}/__init__.py": f"__version__ = {version!r}\ndef compilation_cache(): pass\n",
         f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{extra}{needs}",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
