@@ -26,6 +26,8 @@ LEFT_OUT = {
     "--distributed": "needs several processes, which tests/distributed starts",
     "/shared/": "for several machines; tests/sweeps/test_cluster_scripts.py runs the scripts of that page",
     "windows.npz": "reads files made of FedScale's tables; tests/schedule/test_device_traces.py converts some",
+    "fashion_mnist": "needs files that have to be fetched; tests/data reads tiny ones",
+    "causal_transformer": "predicts characters, few of which can be foretold; tests/models trains one",
     "--pictures=all": "a command of the gallery, which tests/test_gallery.py tries",
 }
 # Ten labels, so a model that has learned nothing is right in a tenth of the cases.
