@@ -107,5 +107,5 @@ def test_a_command_of_the_pages_learns(command, tmp_path):
     if command.startswith("plan "):
         assert list(tmp_path.rglob("diagnostics.json"))
     else:
-        assert_learned(tmp_path, private="--epsilon" in command)
+        assert_learned(tmp_path, private="epsilon=" in command)
         assert "did not learn" not in said
