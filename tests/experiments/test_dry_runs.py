@@ -289,6 +289,14 @@ def test_a_panel_of_fedstaleweight_fig2_runs_alone_as_published():
         assert {name: settings.argument(name) for name in published} == published
 
 
+def test_a_search_s_own_budget_takes_the_place_of_the_results():
+    scale = discovery.load("fedstaleweight_fig2").scales["paper"]
+    sweep = sweeps.planned_search(*sweeps.adapted(scale, {"dataset": "fashion_mnist"}))
+    trials = all_arms.under(sweep.settings, sweep.arms, {}, sweep.overrides)
+    assert trials and {each.argument("server_steps") for each in trials.values()} == {400}
+    assert {each.argument("model") for each in trials.values()} == {"fedstaleweight_fashion_cnn"}
+
+
 def planned_row(label, runs, *, evaluation=10, memory=100, made=True):
     counted = Compute(training=100, server=0, evaluation=evaluation, minibatches=50, evaluations=5)
     needs = dry_runs.Needs(trips=50, steps=10, memory=memory, available=1000, counted=counted)
