@@ -278,6 +278,10 @@ def test_results_that_keep_to_the_file_are_under_the_protocol():
     assert worth() == protocol.Standing("under the protocol")
     assert worth(typed={"seed": "0,1,2,3,4", "data_dir": "elsewhere"}).kind == "under the protocol"
     assert worth(with_scale(analysis=None)).kind == "before the protocol"
+    primary = ANALYSIS.under["partition.alpha"]
+    assert (
+        worth(typed={"partition.alpha": primary}).kind == "under the protocol"
+    )  # the other values are left out
 
 
 @pytest.mark.parametrize(
@@ -286,6 +290,11 @@ def test_results_that_keep_to_the_file_are_under_the_protocol():
         ({"seeds": range(7)}, "Seeds ran that were not declared: 5, 6."),
         ({"seeds": range(1, 5)}, "Seeds are missing: 0."),
         ({"typed": {"buffer_size": 4}}, "Settings were typed: buffer_size=4."),
+        (
+            {"typed": {"partition.alpha": 10.0}},
+            "Settings were typed: partition.alpha=10.0.",
+        ),  # not the primary's
+        ({"typed": {"partition.alpha": 0.5}}, "Settings were typed: partition.alpha=0.5."),
         ({"experiment": with_analysis(tuned_under=None)}, "found before the protocol"),
         ({"experiment": with_scale(tuned={})}, "were never searched for: --tune does it"),
         (

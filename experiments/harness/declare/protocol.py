@@ -99,7 +99,11 @@ def standing(
         why.append(f"Seeds ran that were not declared: {', '.join(map(str, more))}.")
     if fewer:
         why.append(f"Seeds are missing: {', '.join(map(str, fewer))}.")
-    changed = [f"{name}={value}" for name, value in typed.items() if name not in ("seed", *DECIDE_NOTHING)]
+    changed = [
+        f"{name}={value}"
+        for name, value in typed.items()
+        if name not in ("seed", *DECIDE_NOTHING) and not _is_declared_condition(scale, name, value)
+    ]
     if changed:
         why.append(f"Settings were typed: {', '.join(changed)}.")
     if scale.search and not tuned_here and not scale.tuned:
@@ -115,6 +119,12 @@ def standing(
         if line.startswith("The analysis was changed") and line not in why
     ]
     return Standing(EXPLORATORY if why else UNDER, tuple(why))
+
+
+def _is_declared_condition(scale: Scale, name: str, value: Any) -> bool:
+    """Whether a typed setting only leaves out conditions, and not the primary claim's."""
+    assert scale.analysis is not None
+    return value in scale.conditions.get(name, ()) and scale.analysis.under.get(name, value) == value
 
 
 def earlier_results(
@@ -140,7 +150,12 @@ def earlier_results(
         content_there = f"{there[0]}, {there[1]} size, replication {there[2]}"
         problem = f"output_dir is {str(folder)!r}, which holds results of {content_there}"
         raise SettingError(f"{problem}. {remedy}", setting="output_dir", value=str(folder))
-    changed = {name: value for name, value in (typed or {}).items() if name not in DECIDE_NOTHING}
+    scale = experiment.scales[scale_name]
+    changed = {
+        name: value
+        for name, value in (typed or {}).items()
+        if name not in DECIDE_NOTHING and not (scale.analysis and _is_declared_condition(scale, name, value))
+    }
     if content.get("standing") == UNDER and changed:
         problem = f"output_dir is {str(folder)!r}, which holds results under the protocol"
         settings = ", ".join(f"{name}={value}" for name, value in changed.items())
