@@ -354,3 +354,12 @@ def test_near_certain_claims_are_counted_apart():
     for spread, count in ((0.0, "1"), (None, "0")):  # seeds that do not differ, runs that all diverged
         first["verdicts"][0]["spread"] = spread
         assert overview.agreement([first, then])[1][1] == count
+
+
+@pytest.mark.parametrize("ran, typed", [([0.1], " --partition.alpha=0.1"), ([0.1, 10.0], "")])
+def test_a_page_has_the_command_of_its_conditions(ran, typed, monkeypatch):
+    monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
+    monkeypatch.setattr(discovery, "described", lambda name: {})
+    worlds = [{"condition": f"partition.alpha={value}", "costs": {}} for value in ran]
+    results = {**content([row("a above b", "better")]), "worlds": worlds}
+    assert f"python run.py experiment nothing --scale=desk{typed} --tune\n" in pages.page(results)

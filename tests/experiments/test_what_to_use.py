@@ -60,7 +60,7 @@ def only(monkeypatch):
     )
     experiment = dataclasses.replace(
         test_protocol.EXPERIMENT,
-        scales={"desk": size},
+        scales={"desk": size, "paper": size},
         claims=[Claim(sentence="a above b", better="a", worse="b")],
     )
     monkeypatch.setattr(discovery, "load", lambda name: experiment)
@@ -95,6 +95,10 @@ def test_a_row_has_the_numbers_and_how_far_they_hold(only):
     old = {**first, "standing": EXPLORATORY, "protocol": 1}
     assert line(old)[2] == "**an umbrella**, as far as it is decided (*exploratory*)"
     assert line(old)[-1].endswith("5 searches, version 1 of the protocol ([nothing](nothing.md))")
+    # Results of the paper's size say so.
+    paper = {**content([{**many, "verdict": "better"}]), "scale": "paper"}
+    assert line(first, paper)[3].endswith("; paper size, num_clients=2000: better, +0.02 (+0.01 to +0.03)")
+    assert line(first, paper)[-1].count("5 searches, not repeated, version 2") == 2
     # Without results, or without this claim among them, it says so.
     for contents in ([], [content([{**few, "claim": "another"}])]):
         assert line(*contents)[2:] == ["no results are kept", "-", "-"]

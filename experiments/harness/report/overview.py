@@ -69,7 +69,7 @@ def _claims(contents: Sequence[Content]) -> list[list[str]]:
             decided = row.content["standing"] == UNDER and row.verdict != UNDECIDED
             agrees = ("yes" if row.verdict == row.expected else "no") if decided else "-"
             agrees = f"it depends on {' and on '.join(row.depends)}" if row.depends else agrees
-            name = f"{paper}, {_link(row.content)}" + (f", {scale} size" if scale != "desk" else "")
+            name = f"{paper}, {_link(row.content)}{_size(scale)}"
             agrees = f"nothing: no run of {row.unlearnt[0]} learnt" if row.unlearnt else agrees
             agrees = "our question" if row.own else agrees
             table.append([name, row.claim, row.verdict, row.repeated, agrees, row.ours, row.published])
@@ -77,18 +77,23 @@ def _claims(contents: Sequence[Content]) -> list[list[str]]:
 
 
 def _papers(contents: Sequence[Content]) -> list[list[str]]:
-    """A row for each paper at desk size: how its primary claims come out, and all; the heading first."""
+    """Two rows for each paper and size: how its primary claims come out, and all; the heading first."""
     table = [["paper", "claims", *SCORES]]
     for (paper, scale), family in families(contents).items():
-        if scale == "desk":
-            primary = [
-                {**content, "verdicts": [row for row in content["verdicts"] if row["primary"]]}
-                for content in family
-            ]
-            for name, own in (("primary", primary), ("all", without_repetition(family))):
-                counts = [sum(column) for column in zip(*scores(own, family).values(), strict=True)]
-                table.append([paper, name, *(map(str, counts) if counts else ["-"] * len(SCORES))])
+        primary = [
+            {**content, "verdicts": [row for row in content["verdicts"] if row["primary"]]}
+            for content in family
+        ]
+        for name, own in (("primary", primary), ("all", without_repetition(family))):
+            counts = [sum(column) for column in zip(*scores(own, family).values(), strict=True)]
+            row = [paper + _size(scale), name]
+            table.append([*row, *(map(str, counts) if counts else ["-"] * len(SCORES))])
     return table
+
+
+def _size(scale: str) -> str:
+    """What follows a paper's name; nothing for the desk size."""
+    return f", {scale} size" if scale != "desk" else ""
 
 
 def agreement(contents: Sequence[Content]) -> list[list[str]]:

@@ -37,6 +37,7 @@ from experiments.harness.report.kept_results import PAGES
 from experiments.harness.run import control
 from experiments.harness.statistics import ALPHA
 from jafl.base.errors import SettingError, require
+from jafl.config import grid
 
 OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
 # {name of a control, as of its folder in runs and of its file in docs/results: whether its grids are coarse}.
@@ -290,7 +291,6 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
     standing = Standing(content["standing"], tuple(content["why"]))
     described = discovery.described(content["experiment"])
     searched = experiment.scales[content["scale"]].search is not None
-    command = f"    python run.py experiment {content['experiment']} --scale={content['scale']}"
     return (
         "\n\n".join(
             [
@@ -312,12 +312,23 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
                 "## How",
                 content["tuning"] if experiment.measure is None else "Nothing is searched for.",
-                command + (" --tune" if searched else ""),
+                f"    {_command(experiment, content)}" + (" --tune" if searched else ""),
                 *_made_with(content),
             ]
         )
         + "\n"
     )
+
+
+def _command(experiment: PaperExperiment, content: Content) -> str:
+    """What runs the experiment under the conditions that its results have."""
+    conditions = [grid.condition(world["condition"]) or {} for world in content["worlds"]]
+    typed = ""
+    for name, values in experiment.scales[content["scale"]].conditions.items():
+        ran = {f"{condition[name]}" for condition in conditions if name in condition}
+        if len(ran) == 1 < len(values):
+            typed += f" --{name}={ran.pop()}"
+    return f"python run.py experiment {content['experiment']} --scale={content['scale']}{typed}"
 
 
 def _pictured(experiment: PaperExperiment, content: Content) -> list[str]:

@@ -15,6 +15,7 @@ from experiments.harness.declare.declarations import (
     WORSE,
     Claim,
     PaperExperiment,
+    Scale,
 )
 from experiments.harness.declare.protocol import UNDER
 from experiments.harness.judge import replication
@@ -36,7 +37,7 @@ class Choice(NamedTuple):
       when: the situation.
       first, second: what there is to choose between. A difference above 0 speaks for the first.
       experiment: whose results decide.
-      claim: its sentence, of two arms, at desk size.
+      claim: its sentence, of two arms.
     """
 
     when: str
@@ -137,9 +138,10 @@ def page(contents: Sequence[Content], made: str) -> str:
                 "kept results of [the experiments](README.md). A difference (with its 95 % interval) is above 0 "
                 "if it speaks for the first of the two; it is a difference in final accuracy unless a unit is given. "
                 "The words better, worse, equivalent and undecided are verdicts of [the protocol](../protocol.md). "
-                "Each verdict holds for the small experiment that is named (desk size); whether it holds for your "
-                "data, model and clients is not known: compare two rules there with `run.py`. *Exploratory*: judged "
-                "by an earlier version of the protocol, where the search for learning rates alone may have decided.",
+                "Each verdict holds for the small experiment that is named (desk size), or for the paper's "
+                "own size where that is said; whether it holds for your data, model and clients is not known: "
+                "compare two rules there with `run.py`. *Exploratory*: judged by an earlier version of the protocol, "
+                "where the search for learning rates alone may have decided.",
                 report.markdown([heading, *(_row(choice, contents) for choice in CHOICES)]),
             ]
         )
@@ -151,32 +153,33 @@ def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
     """A row of the table."""
     between = f"{choice.first}, or {choice.second}"
     found = [
-        content
+        (content, rows)
         for content in contents
-        if content["experiment"] == choice.experiment
-        and content["scale"] == "desk"
-        and not content.get("replication")
+        if content["experiment"] == choice.experiment and not content.get("replication")
+        if (rows := [row for row in content["verdicts"] if row["claim"] == choice.claim])
     ]
-    rows = [row for content in found for row in content["verdicts"] if row["claim"] == choice.claim]
-    if not rows:
+    if not found:
         return [choice.when, between, "no results are kept", "-", "-"]
-    (content,) = found
     experiment = discovery.load(choice.experiment)
-    family = families(contents)[content["paper"], content["scale"]]
-    corrected = corrected_verdicts(family).get(choice.experiment)
-    verdicts = [(row["primary"] and corrected) or explained(row["verdict"], row) for row in rows]
-    stated = report.stated_claim(experiment, "desk", rows[0])
-    measured = []
-    for row, verdict in zip(rows, verdicts, strict=True):
-        where = report.under(experiment, row["condition"])
-        on = f" (on {' and on '.join(row['depends_on'])})" if verdict == DEPENDS else ""
-        measured.append(
-            f"{f'{where}: ' if where else ''}{verdict}{on}, {report.difference(row)}{unit(stated)}"
-        )
+    stated = report.stated_claim(experiment, found[0][0]["scale"], found[0][1][0])
+    verdicts, measured = list[str](), list[str]()
+    for content, rows in found:
+        family = families(contents)[content["paper"], content["scale"]]
+        corrected = corrected_verdicts(family).get(choice.experiment)
+        own = [(row["primary"] and corrected) or explained(row["verdict"], row) for row in rows]
+        size = "" if content["scale"] == "desk" else f"{content['scale']} size, "
+        for row, verdict in zip(rows, own, strict=True):
+            where = f"{size}{report.under(experiment, row['condition'])}".removesuffix(", ")
+            on = f" (on {' and on '.join(row['depends_on'])})" if verdict == DEPENDS else ""
+            measured.append(
+                f"{f'{where}: ' if where else ''}{verdict}{on}, {report.difference(row)}{unit(stated)}"
+            )
+        verdicts += own
     between += f" ({stated.better} against {stated.worse})" if stated else ""
-    worth = "" if content["standing"] == UNDER else f" (*{content['standing']}*)"
-    reach = _reach(content, experiment, rows, stated, contents)
-    return [choice.when, between, advice(choice, verdicts) + worth, "; ".join(measured), reach]
+    worth = dict.fromkeys(content["standing"] for content, _ in found if content["standing"] != UNDER)
+    text = advice(choice, verdicts) + (f" (*{', '.join(worth)}*)" if worth else "")
+    reach = "; ".join(_reach(content, experiment, rows, stated, contents) for content, rows in found)
+    return [choice.when, between, text, "; ".join(measured), reach]
 
 
 def advice(choice: Choice, verdicts: Sequence[str]) -> str:
@@ -204,7 +207,8 @@ def _reach(
     contents: Sequence[Content],
 ) -> str:
     """The world, the seeds, the searches, whether it was repeated, and what the results are worth."""
-    parts = [*_world(experiment, rows, stated), f"{rows[0]['seeds']} seeds"]
+    scale = experiment.scales[content["scale"]]
+    parts = [*_world(scale, rows, stated), f"{rows[0]['seeds']} seeds"]
     if rows[0].get("searches"):
         parts.append(f"{rows[0]['searches']} searches")
     repeated = replication.repeated(content, contents)
@@ -215,9 +219,9 @@ def _reach(
     return f"{', '.join(parts)} ([{content['figure']}]({page_name(content)}.md))"
 
 
-def _world(experiment: PaperExperiment, rows: Sequence[Mapping[str, Any]], stated: Claim | None) -> list[str]:
+def _world(scale: Scale, rows: Sequence[Mapping[str, Any]], stated: Claim | None) -> list[str]:
     """What is learnt, and by how many clients, under the conditions of these rows."""
-    scale, arm = experiment.scales["desk"], stated.better if stated else ""
+    arm = stated.better if stated else ""
     seen: dict[str, dict[Any, None]] = {}
     for row in rows:
         condition = grid.condition(row["condition"]) or {} if row["condition"] else {}
