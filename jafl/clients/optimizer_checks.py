@@ -56,7 +56,7 @@ def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) ->
         )
 
 
-def check_server_optimizer(optimizer: Any, params: Params, server_steps: int) -> None:
+def check_server_optimizer(optimizer: Any, params: Params, server_steps: int) -> bool:
     """Refuses a server optimizer whose updates do not fit, and warns where its last steps are lost.
 
     Args:
@@ -64,18 +64,23 @@ def check_server_optimizer(optimizer: Any, params: Params, server_steps: int) ->
       params: [*P] the model, or its shapes.
       server_steps: of the whole run.
 
+    Returns:
+      Whether it warned.
+
     Raises:
       SettingError: if its updates have other shapes than the model.
     """
     params = _shapes(params)
     if _check(optimizer, params, "server_optimizer") is None:
-        return
-    for number, kind, left in _gathered(optimizer, params, [server_steps]):
+        return False
+    gathered = _gathered(optimizer, params, [server_steps])
+    for number, kind, left in gathered:
         warnings.warn(
             f"After the last of {number} server steps, the server optimizer still holds {left} that no step has "
             f"applied ({kind}): the final model lacks them. Take a number of steps after which nothing is left.",
             stacklevel=2,
         )
+    return bool(gathered)
 
 
 def _shapes(params: Params) -> Params:

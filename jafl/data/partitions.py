@@ -17,6 +17,8 @@ from jafl.data.federation import Partition, client_offsets, labels_digest
 
 # One random stream per kind of partition, so that two kinds made from one seed share no random numbers.
 _IID, _DIRICHLET, _LABELS_PER_CLIENT, _LABEL_GROUPS = 101, 102, 103, 104
+# As many examples of a label, at most, do all clients draw at once: for many, NumPy has another algorithm.
+_MOST_AT_ONCE = 256
 
 # Beyond this, Dirichlet proportions are equal to all digits that matter, and their sum may overflow.
 _LARGEST_ALPHA = 1e12
@@ -157,12 +159,11 @@ def labels_per_client(
     weights = 1.0 - rng.random((num_clients, wanted))  # in (0, 1]: the sum is never 0
     counts = _rounded_to_sizes(weights, sizes)
     _move_excess(counts, class_sizes[owned])
-    examples = [
-        pools[label][rng.choice(len(pools[label]), count, replace=False, shuffle=False)]
-        for label, count in zip(owned.ravel(), counts.ravel(), strict=True)
-    ]
+    places = _without_replacement(class_sizes[owned.ravel()], counts.ravel(), rng)
+    begins = np.cumsum(class_sizes) - class_sizes
+    examples = np.concatenate(pools)[np.repeat(begins[owned.ravel()], counts.ravel()) + places]
     holder = np.repeat(np.arange(num_clients), sizes)
-    return _grouped(holder, np.concatenate(examples), num_clients, rng, labels)
+    return _grouped(holder, examples, num_clients, rng, labels)
 
 
 @described
@@ -398,6 +399,32 @@ def _feed_empty_clients(owner: np.ndarray, num_clients: int, rng: np.random.Gene
     place_in_client = np.arange(len(order)) - first[owner[order]]
     spare = order[place_in_client < moved[owner[order]]]
     owner[rng.permutation(spare)] = empty
+
+
+def _without_replacement(sizes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """``counts`` [G] different places below ``sizes`` [G] for each group, those of one group together.
+
+    They are those of ``rng.choice(size, count, replace=False, shuffle=False)`` for one group after the other, by the
+    same algorithm (Floyd's: the i-th place is drawn below size - count + i, and is that number where it has been
+    drawn before), but for all groups at once, since thousands of small draws take longer than a short run.
+    """
+    largest = counts.max(initial=0)
+    if largest > _MOST_AT_ONCE:
+        drawn = [
+            rng.choice(size, count, replace=False, shuffle=False)
+            for size, count in zip(sizes, counts, strict=True)
+        ]
+        return np.concatenate(drawn)
+    group = np.repeat(np.arange(len(counts)), counts)
+    turn = np.arange(len(group)) - (np.cumsum(counts) - counts)[group]
+    last = (sizes - counts)[group] + turn
+    places = rng.integers(0, last, endpoint=True)
+    for step in range(1, largest):
+        now = np.flatnonzero(turn == step)
+        earlier = places[now[:, None] - np.arange(1, step + 1)]
+        repeated = now[(earlier == places[now, None]).any(axis=1)]
+        places[repeated] = last[repeated]
+    return places
 
 
 def _rounded_to_sizes(weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:

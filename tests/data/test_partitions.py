@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from refusals import refuses
 
-from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
+from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client, partitions
 
 # In class order, as data sets on disk often are.
 TEN_CLASSES = np.repeat(np.arange(10), 200)
@@ -311,3 +311,19 @@ def test_ten_thousand_clients_share_all_examples():
     ):
         np.testing.assert_array_equal(np.sort(partition.indices), np.arange(60_000))
         assert partition.num_clients == 10_000
+
+
+@pytest.mark.parametrize("most", [1, 9, 50, 300])
+def test_draws_for_all_clients_at_once_are_those_of_one_after_the_other(most):
+    """Else every world that was drawn before would be another one."""
+    chosen = np.random.default_rng(most)
+    sizes = chosen.integers(1, 400, 60)
+    counts = np.minimum(chosen.integers(0, most + 1, 60), sizes)
+    one, all_at_once = np.random.default_rng(7), np.random.default_rng(7)
+    expected = [
+        one.choice(size, count, replace=False, shuffle=False)
+        for size, count in zip(sizes, counts, strict=True)
+    ]
+    places = partitions._without_replacement(sizes, counts, all_at_once)
+    np.testing.assert_array_equal(places, np.concatenate(expected))
+    assert one.random() == all_at_once.random()

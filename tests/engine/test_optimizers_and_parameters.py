@@ -13,6 +13,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
+from jafl.engine.plan import compatibility
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 4)).astype(np.float32)
@@ -153,3 +154,24 @@ def test_complex_values_within_a_model_of_real_parameters_train():
     history = jafl.simulate(*positional, jax.random.key(1), **named, evaluate_at=[0])
     before, after = (history.evaluations[number]["test_loss"] for number in (0, -1))
     assert after < 0.8 * before
+
+
+def test_runs_that_differ_in_numbers_alone_are_traced_once(monkeypatch):
+    """A sweep has hundreds of them, and tracing takes as long as a short run."""
+    looked = []
+    of_server = compatibility.check_server_optimizer
+    monkeypatch.setattr(compatibility, "_PASSED", {})
+    monkeypatch.setattr(
+        compatibility, "check_server_optimizer", lambda *given: looked.append(given[2]) or of_server(*given)
+    )
+    for rate in (0.1, 0.2):
+        prepare(jafl.specify(optax.sgd, rate), server=jafl.specify(optax.sgd, rate))
+    assert looked == [6]
+    prepare(server=jafl.specify(optax.adam, 0.1))  # another optimizer
+    prepare(server=jafl.specify(optax.adam, 0.1), steps=7)
+    assert looked == [6, 6, 7]
+    for _ in range(2):  # what is to be said is said each time
+        with pytest.warns(UserWarning, match="After the last of 6 server steps"):
+            prepare(server=jafl.specify(every, 4))
+        with pytest.raises(jafl.SettingError, match="local steps of a trip"):
+            prepare(jafl.specify(every, 2), local_steps=3)

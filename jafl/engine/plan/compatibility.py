@@ -41,6 +41,12 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
     as_rule(rule)
 
 
+# What has passed ``check_states_of_optimizers``. It traces both optimizers several times, which takes as long as a
+# short run; the runs of a sweep differ in numbers and draws, which decide nothing there.
+_PASSED: dict[Any, None] = {}
+_MOST_PASSED = 256
+
+
 def check_states_of_optimizers(run: Run) -> None:
     """Raises SettingError for an optimizer of clients or server with which the run cannot be right."""
     # Such a run is refused later, by name; here its clients would have no examples to count.
@@ -50,13 +56,42 @@ def check_states_of_optimizers(run: Run) -> None:
     if isinstance(work, ClientWork):
         given = as_specification(run.client_work).arguments.get("local_steps")
         _check_local_steps(run.schedule, work, given)
+    # Only of clients that train: how many examples the others hold decides nothing.
+    trains = run.federation.num_examples[run.schedule.client]
+    steps = run.schedule.local_steps if isinstance(work, ClientWork) and work.reads_local_steps else None
+    optimizer = run.server_optimizer_or_sgd()
+    kind = _kind(run, optimizer, trains, steps)
+    if kind in _PASSED:
+        return
     if isinstance(work, ClientWork) and work.check:
-        # Only of clients that train: how many examples the others hold decides nothing.
-        if work.reads_local_steps:
-            work.check(run.params, run.federation.num_examples[run.schedule.client], run.schedule.local_steps)
-        else:
-            work.check(run.params, run.federation.num_examples[np.unique(run.schedule.client)])
-    check_server_optimizer(run.server_optimizer_or_sgd().build(), run.params, run.schedule.num_steps)
+        arguments = [np.unique(trains)] if steps is None else [trains, steps]
+        work.check(run.params, *arguments)
+    warned = check_server_optimizer(optimizer.build(), run.params, run.schedule.num_steps)
+    if kind is not None and not warned:
+        while len(_PASSED) >= _MOST_PASSED:
+            del _PASSED[next(iter(_PASSED))]
+        _PASSED[kind] = None
+
+
+def _kind(run: Run, optimizer: Any, trains: np.ndarray, steps: Any) -> Any:
+    """Equal for runs of which ``check_states_of_optimizers`` says the same; None if it has to look.
+
+    Args:
+      trains: [J] how many examples the client of each trip holds.
+      steps: [J] the local steps of each trip; None where the client work says them.
+    """
+    calls = run.client_work, optimizer
+    if not all(isinstance(call, Specification) for call in calls):
+        return None  # an object of the user's own may be changed, or compared by its arrays
+    leaves, structure = jax.tree.flatten((calls, run.params))
+    kinds = tuple((getattr(leaf, "shape", ()), str(jnp.result_type(leaf))) for leaf in leaves)
+    pairs = np.unique(trains) if steps is None else np.unique(np.stack([trains, steps]), axis=1)
+    kind = structure, kinds, pairs.tobytes(), run.schedule.num_steps, bool(jax.config.jax_enable_x64)
+    try:
+        hash(kind)
+    except TypeError:
+        return None
+    return kind
 
 
 def _check_local_steps(schedule: EventSchedule, work: ClientWork, given: Any) -> None:
