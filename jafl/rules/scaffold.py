@@ -45,18 +45,16 @@ def scaffold() -> Rule:
         return accumulate.zeros(params), accumulate.number(num_clients)
 
     def begin(state, params):
-        return state, accumulate.zeros(params), accumulate.zeros(params), accumulate.number(0)
+        return state, accumulate.zeros(params), accumulate.number(0)
 
     def fold(buffer, arrival):
-        state, total, changes, count = buffer
+        state, total, count = buffer
         one = accumulate.number(1)
         total = accumulate.add(total, one, arrival.update)
-        changes = accumulate.add(changes, one, arrival.sent["control"])
-        return (state, total, changes, count + 1), {"weight": one}
+        return (moved(state, arrival.sent["control"]), total, count + 1), {"weight": one}
 
     def finish(buffer, params):
-        state, total, changes, count = buffer
-        state = moved(state, changes)
+        state, total, count = buffer
         return accumulate.scaled(-1 / count, total), state, {"weight_scale": 1 / count}, True
 
     return Rule(
@@ -70,6 +68,6 @@ def scaffold() -> Rule:
 
 
 def moved(state: Any, changes: Any) -> tuple[Any, jax.Array]:
-    """(c, N) after the clients' ``changes`` [*P], the sum of their c_i+ - c_i: c + changes / N."""
+    """(c, N) after ``changes`` [*P] of the clients' c_i, of one or the sum of several: c + changes / N."""
     control, clients = state
     return accumulate.add(control, 1 / clients, changes), clients

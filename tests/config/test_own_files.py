@@ -40,6 +40,10 @@ def small(num_classes, width: int = 4):
     return jafl.models.Model(Small(num_classes, width))
 
 
+def writer(num_classes, width: int = 8):
+    return jafl.models.causal_transformer(num_classes, layers=1, width=width, heads=2)
+
+
 def halves(examples: int = 60):
     x = np.arange(examples * 2, dtype=np.float32).reshape(examples, 2)
     y = np.arange(examples, dtype=np.int32) % 2
@@ -95,6 +99,13 @@ def test_laws_models_and_data_sets_may_be_the_users_own(own):
     assert shapes[0] == shapes[1]
     assert len(experiment.source.x) == 80
     assert set(experiment.inputs) == {"delay", "model", "dataset"}
+
+
+def test_a_model_of_the_users_own_predicts_the_next_token(own):
+    experiment = made(
+        model="mine.py:writer(width=4)", dataset="python_source(tokens=20, most_characters=200)"
+    )
+    assert experiment.params["token_table"]["embedding"].shape == (99, 4)
 
 
 def test_a_file_that_has_changed_is_read_again(own):

@@ -117,6 +117,19 @@ def test_of_a_long_file_the_first_characters_are_used(library):
     assert len(cut.x) + len(cut.test_x) == 30 + 30
 
 
+def test_two_halves_of_the_files_have_none_in_common(library):
+    library({f"{name}.py": name * 200 for name in "abcd"})
+
+    def there(**given):
+        source = python_source(split_by="examples", tokens=20, **given)
+        return {text_of(row)[0] for row in np.concatenate([source.x, source.test_x])}
+
+    assert (there(files="even"), there(files="odd")) == ({"a", "c"}, {"b", "d"})
+    assert there() == {"a", "b", "c", "d"}
+    with pytest.raises(SettingError, match="files is 'uneven', but must be one of all, even, odd"):
+        python_source(files="uneven")
+
+
 # Clients and splits of the files that are here
 
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from preparing import placed
 
@@ -156,3 +157,20 @@ def relative_drift(name, arguments):
         size = np.abs(values).sum(axis=0).max()
         errors.append(np.abs(np.ravel(total).astype(np.float64) - values[inside].sum(axis=0)).max() / size)
     return max(errors)
+
+
+def test_a_first_state_of_zeros_is_not_added():
+    """Leaves that are zeros for every model are left out; those that follow the model or are no zeros stay."""
+    params = {"w": jnp.zeros(3), "b": jnp.ones(2)}
+
+    def initial(params):
+        return {"model": params, "moments": optax.adam(0.1).init(params), "scale": jnp.float32(2)}
+
+    first = client_memory.first_values(initial, params)
+    leaves = jax.tree.leaves(initial(params))
+    assert [leaf is not None for leaf in first] == [True] * 2 + [False] * (len(leaves) - 3) + [True]
+    memory = client_memory.allocate(initial(params), 4, "full")._replace(first=first)
+    row = client_memory.row_of_state(memory, initial(params))
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(row))
+    again = client_memory.state_of_row(memory, row)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), again, initial(params)))

@@ -445,7 +445,7 @@ def test_runs_without_them_carry_nothing_more():
     assert jax.tree.structure(carry.snapshots) == jax.tree.structure(parts["params"])
     carry = prepare(jafl.Run(**{**parts, "rule": rules.ca2fl()}), devices=1).place()[1]
     assert jax.tree.structure(carry.memory.codes) == jax.tree.structure(parts["params"])
-    assert carry.memory.first is None
+    assert carry.memory.first == ()
 
 
 def test_a_divergence_with_states_is_explained():

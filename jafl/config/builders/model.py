@@ -34,7 +34,7 @@ def make_model(settings: Settings, source: Source) -> Model:
     name = _network_name(text)
     if source.y.ndim == 2:
         allowed = f"{' or '.join(NEXT_TOKENS)}, for {source.name} asks for the next token at each place"
-        require(name in NEXT_TOKENS, "model", text, allowed)
+        require(name in NEXT_TOKENS or ":" in name, "model", text, allowed)
     if name in TEXTS:
         return _text_model(settings, source, text)
     if name == "mnist_1d_cnn":

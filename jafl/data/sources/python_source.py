@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import SettingError, require, whole_number
+from jafl.base.errors import SettingError, choose, require, whole_number
 from jafl.data.characters import FEWEST_CHARACTERS, TEST_FRACTION, character_source
 from jafl.data.federation import Source
 from jafl.data.splits import check_client_split
@@ -32,6 +32,7 @@ def python_source(
     split_by: str = "clients",
     tokens: int = 80,
     most_characters: int = 20_000,
+    files: str = "all",
     text_digest: str | None = None,
 ) -> Source:
     """The source files of Python's standard library as clients, whose next character is to be predicted.
@@ -56,6 +57,8 @@ def python_source(
       tokens: number of characters of an example.
       most_characters: number of a file's characters that are used, the first ones; at least 100. It bounds what the
         largest clients, and so the whole run, take of time and memory.
+      files: which of the files that count there are: "all", or those with an "even" or an "odd" number in the order
+        of names, from 0 on: two halves without a common file, one to train a model beforehand.
       text_digest: what ``python_source_digest`` must return, so that texts are those of an earlier run. Default: any.
 
     Returns:
@@ -76,14 +79,16 @@ def python_source(
     test_fraction = TEST_FRACTION if test_fraction is None else test_fraction
     check_client_split(split_by, test_fraction, validation_fraction, 1.0, data_seed)
     most_characters = whole_number("most_characters", most_characters, FEWEST_CHARACTERS)
-    names, characters, digest = _files(_folder())
-    _check_digest(text_digest, digest)
+    begin, step = choose("files", files, {"all": (0, 1), "even": (0, 2), "odd": (1, 2)})
     folder = _folder()
+    names, characters, digest = _files(folder)
+    _check_digest(text_digest, digest)
+    names, characters = names[begin::step], characters[begin::step]
     return character_source(
         "python_source",
         np.minimum(characters, most_characters),
         lambda file: _text(folder, names[file]) or "",
-        there=f"The standard library of this Python has {len(names)} files that count",
+        there=f"The standard library of this Python has {len(names)} files that count ({files})",
         stream=_STREAM,
         tokens=tokens,
         num_clients=num_clients,

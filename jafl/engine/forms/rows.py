@@ -263,18 +263,19 @@ class CpuRows(AcceleratorRows):
         itself, and the write cannot come before that. So all that may be computed from one goes through the loop.
         """
         leaves, structure = jax.tree.flatten((params, others))
-        # Floats alone: no arithmetic on snapshots makes a random key or a count of steps.
-        places = [place for place, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        # Floats alone: no arithmetic on snapshots makes a random key or a count of steps. Each array once: one that
+        # the rule keeps and broadcasts would be copied.
+        once = {id(leaf): leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
         # It changes all that it carries: the compiler takes out of a loop what a round hands on as it is.
         def negative(state: Any) -> Any:
             return jax.tree.map(jnp.negative, state)
 
-        start = (slot, [leaves[place] for place in places])
+        start = (slot, list(once.values()))
         # A slot is never negative, so no round is made; the compiler has to believe that one may be.
         slot, there = lax.while_loop(lambda state: state[0] < 0, negative, start)
-        for place, leaf in zip(places, there, strict=True):
-            leaves[place] = leaf
+        after = dict(zip(once, there, strict=True))
+        leaves = [after.get(id(leaf), leaf) for leaf in leaves]
         params, others = jax.tree.unflatten(structure, leaves)
 
         def write(rows: jax.Array, value: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ clients, depends on the platform: on a CPU the newest row is held until the next
 (``CpuRows.set_row``, ``CpuRows.write_pending_row``).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.base.errors import choose
+from jafl.base.jaxpr_dependence import dependences
 from jafl.base.keyed_shuffle import mix
 from jafl.engine.forms.rows import ROWS, AcceleratorRows, row_at
 
@@ -43,14 +45,15 @@ class ClientMemory(NamedTuple):
       scales: [N] per leaf for 8 bits, else ().
       held: the row that is still to be written.
       client: [] int32, whose row that is.
-      first: [*S] the state before a client's first trip, of which rows hold the difference; None for zeros.
+      first: the leaves of the state [*S] before a client's first trip, of which rows hold the difference; None in the
+        place of those that are zeros.
     """
 
     codes: Any
     scales: Any
     held: Row
     client: jax.Array
-    first: Any = None
+    first: tuple[Any, ...] = ()
 
     def of_rule(self) -> "ClientMemory":
         """What the rule stores alone."""
@@ -100,14 +103,39 @@ def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     return state_of_row(memory, fetch(memory.of_work(), client, like))
 
 
+def first_values(initial: Callable[[Any], Any], params: Any) -> tuple[Any, ...]:
+    """``ClientMemory.first`` of a state that is ``initial(params)`` at first, for a model ``params`` [*P].
+
+    Leaves that are zeros whatever the model, as those of most optimizers are, are left out: to add them would be a
+    pass over memory at each trip.
+    """
+    reads = jax.tree.leaves(dependences(initial, params))
+    with jax.ensure_compile_time_eval():
+        values = jax.tree.leaves(initial(jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), params)))
+        zeros = [
+            # A traced value holds a number of the run, such as a learning rate.
+            not read and not isinstance(value, jax.core.Tracer) and not bool(jnp.any(value))
+            for read, value in zip(reads, values, strict=True)
+        ]
+    leaves = jax.tree.leaves(initial(params))
+    return tuple(None if is_zero else leaf for is_zero, leaf in zip(zeros, leaves, strict=True))
+
+
 def state_of_row(memory: ClientMemory, row: Any) -> Any:
     """[*S]: the state whose difference from the first one is ``row``."""
-    return row if memory.first is None else jax.tree.map(jnp.add, memory.first, row)
+    return _with_first(jnp.add, row, memory)
 
 
 def row_of_state(memory: ClientMemory, state: Any) -> Any:
     """[*S]: the difference of ``state`` from the first one, which the memory holds."""
-    return state if memory.first is None else jax.tree.map(jnp.subtract, state, memory.first)
+    return _with_first(jnp.subtract, state, memory)
+
+
+def _with_first(change: Callable, values: Any, memory: ClientMemory) -> Any:
+    """``change`` of each leaf of ``values`` [*S] and that of the first state, where it is not zeros."""
+    leaves, tree = jax.tree.flatten(values)
+    pairs = zip(leaves, memory.first, strict=True)
+    return jax.tree.unflatten(tree, [v if first is None else change(v, first) for v, first in pairs])
 
 
 def hold(

@@ -12,7 +12,6 @@ from jax import lax
 from jafl.base.precision import products_in
 from jafl.base.random_keys import with_own_keys
 from jafl.base.step_scale import is_scale, scaled
-from jafl.clients.work import zeros_like_model
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
@@ -74,8 +73,8 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             value, precision = client_memory.Stored(value, kept), work.state.precision
         if value is not None:
             memory = client_memory.allocate(value, num_clients, precision, program.placement.rows)
-        if memory and kept is not None and work.state.initial is not zeros_like_model:
-            memory = memory._replace(first=work.state.initial(params))
+        if memory and kept is not None:
+            memory = memory._replace(first=client_memory.first_values(work.state.initial, params))
 
         # Shapes of reports are not declared by rules; one traced step says what they are.
         as_columns: dict[str, str] = {}
