@@ -52,6 +52,9 @@ Sources:
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
   Using a Computing Power-Aware Scheduler", 2024.
+- FedAT: Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
+  Asynchronous Tiers", 2021.
+- FAVAS: Leconte et al., "FAVAS: Federated AVeraging with ASynchronous clients", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -1173,6 +1176,80 @@ class FedCompass(Rule):
     def pseudo_gradient(self, params, trips):
         weights = [(1.0 + trip.staleness) ** -self.exponent / self.num_clients for trip in trips]
         return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
+
+
+# --------------------------------------------------------------------------------------------------
+# FedAT.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedAT(ReportingRule):
+    """FedAT: a step is a round of one tier, whose model becomes the mean of the models that its clients trained.
+
+    Then w <- sum over the M tiers of (T_of_the_opposite_tier / T) w_tier, where T_tier counts rounds. tiers: of each
+    client, 0 the fastest. first_count: what each T_tier starts at; all tiers' models start at w_0. opposite: whether
+    a tier has the count of the opposite tier, or its own.
+
+    Reports: weights, of the tiers' models.
+    """
+
+    def __init__(self, tiers, by_examples: bool = True, first_count: int = 1, opposite: bool = True):
+        self.tiers, self.by_examples, self.first_count = tiers, by_examples, first_count
+        self.opposite = opposite
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        number = max(self.tiers) + 1
+        self.models, self.rounds = [params] * number, [self.first_count] * number
+
+    def pseudo_gradient(self, params, trips):
+        (tier,) = {self.tiers[trip.client] for trip in trips}
+        shares = normalized([float(examples_of(trip)) if self.by_examples else 1.0 for trip in trips])
+        self.models[tier] = weighted_sum(shares, [trip.trained for trip in trips])
+        self.rounds[tier] += 1
+        weights = normalized(self.rounds[::-1] if self.opposite else self.rounds)
+        self.reports.append({"weights": weights})
+        return subtract(params, weighted_sum(weights, self.models))
+
+
+# --------------------------------------------------------------------------------------------------
+# FAVAS.
+# --------------------------------------------------------------------------------------------------
+
+
+class FAVAS(ReportingRule):
+    """FAVAS: w <- (w + sum_i u_i) / (s + 1) over the s polled clients, u_i = x_i + D_i / alpha_i.
+
+    alpha_i: the mean number of local steps of the client's trips; or with ``made``, this trip's own number times the
+    share of the client's trips that have one at least. A trip of none gives u_i = x_i.
+
+    server: whether w is one of the models of the mean.
+
+    Reports: weights, 1 / ((s + 1) alpha_i) of each trip.
+    """
+
+    def __init__(self, made: bool = False, server: bool = True):
+        self.made, self.server = made, server
+
+    def foresee_steps(self, trips):
+        self.steps_of: dict[int, list[int]] = {}
+        for client, steps in trips:
+            self.steps_of.setdefault(client, []).append(steps)
+
+    def alpha(self, trip) -> float:
+        steps = self.steps_of[trip.client]
+        if self.made:
+            return trip.local_steps * sum(number > 0 for number in steps) / len(steps)
+        return sum(steps) / len(steps)
+
+    def pseudo_gradient(self, params, trips):
+        mean, weights = params if self.server else zeros_like(params), []
+        for trip in trips:
+            weights.append(1.0 / self.alpha(trip) if trip.local_steps else 0.0)
+            mean = add(mean, add(trip.start, scale(weights[-1], trip.update)))
+        size = len(trips) + self.server
+        self.reports.append({"weights": [weight / size for weight in weights]})
+        return subtract(params, scale(1.0 / size, mean))
 
 
 # --------------------------------------------------------------------------------------------------
