@@ -142,6 +142,8 @@ def protocol(rule: str) -> str:
     own = {name: value for name, value in preset.items() if name.startswith("protocol.")}
     own.pop("protocol.restart", None)
     own.pop("protocol.interval", None)
+    if own.pop("protocol.download", None):
+        said.append("from the model before the step")
     if own:  # it says when the server steps
         said += [f"`{name}={value}`" for name, value in own.items()]
     elif said[0] == "compass":

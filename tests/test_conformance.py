@@ -333,16 +333,21 @@ def quadratic_work(clients: dict, model: jafl.Model, scheduled: bool) -> ClientW
             return moved, jax.tree.map(jnp.add, total, found)
 
         count = data.local_steps if scheduled else steps[client]
+        first = start
+        if correction and correction.first:
+            first = correction.first(data.state, data.broadcast, start)
         term = correction.begin(data.state, data.broadcast) if correction else None
         nothing = jax.tree.map(jnp.zeros_like, start)
-        trained, total = jax.lax.fori_loop(0, count, step, (start, nothing))
+        trained, total = jax.lax.fori_loop(0, count, step, (first, nothing))
         update = jax.tree.map(jnp.subtract, trained, start)
-        mean = jax.tree.map(lambda total: total / count, total)
-        kept = correction.end(data.state, data.broadcast, mean, update) if correction else ()
+        mean = jax.tree.map(lambda total: total / jnp.maximum(count, 1), total)
+        kept = correction.end(data.state, data.broadcast, mean, update, start) if correction else ()
         loss = jnp.sum(a[client] * (start["dense"]["kernel"][0] - b[client]) ** 2) / 2
         return ClientResult(update, loss, used[client], count, *kept)
 
-    state = ClientStateRequest() if name else None
+    state = None
+    if correction:
+        state = ClientStateRequest(correction.initial) if correction.initial else ClientStateRequest()
     return ClientWork(train, model, state=state, correction=name, reads_local_steps=scheduled)
 
 

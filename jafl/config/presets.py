@@ -91,6 +91,7 @@ PRESETS["favas"] = {
     "learning_rate": 0.1,
     "server_learning_rate": 1.0,
 }
+PRESETS["quafl"] = PRESETS["favas"] | {"protocol.download": "before_step"}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 # DiLoCo: AdamW at the clients, Nesterov's momentum at the server (Douillard et al. 2023, who take 500 local steps).
 # Asynchronous DiLoCo: a step at each arrival, delayed Nesterov (Liu et al. 2024, 50 local steps; its period is the

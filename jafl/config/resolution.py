@@ -224,7 +224,7 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
             filled["protocol.cohort_size"] = min(10, max(1, run.num_clients // max(1, tiers)))
     elif name == "polled":
         if run.value("protocol.cohort_size") is None:
-            filled["protocol.cohort_size"] = max(1, run.num_clients // 5)
+            filled["protocol.cohort_size"] = rule.buffer_size or max(1, run.num_clients // 5)
     elif name == "queued":
         if run.value("protocol.tasks") is None:
             filled["protocol.tasks"] = clients

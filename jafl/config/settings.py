@@ -54,7 +54,8 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, fedat, favas, asyncfeded, cgad, port, asgd, "
+        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, fedat, favas, quafl, asyncfeded, cgad, port, "
+        "asgd, "
         "delay_adaptive_asgd, rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, "
         "malenia, ringleader, fedfix, generalized_async_sgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, "
         "twafl, sasgd, gsgm, zeno_plus_plus. "
@@ -93,7 +94,7 @@ class Settings:
                     "cohort_size",
                     "staleness_limit",
                 ),
-                *("too_stale", "cancel_at_step", "step_when", "step_every", "interval"),
+                *("too_stale", "cancel_at_step", "step_when", "step_every", "interval", "download"),
             ),
         ),
     )

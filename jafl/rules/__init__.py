@@ -87,6 +87,7 @@ from jafl.rules.malenia import malenia as malenia
 from jafl.rules.masfl import masfl as masfl
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
+from jafl.rules.quafl import quafl as quafl
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.ringleader import ringleader as ringleader
 from jafl.rules.sasgd import sasgd as sasgd

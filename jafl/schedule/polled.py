@@ -6,7 +6,7 @@ import os
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import real_number, require, whole_number
+from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_delay
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
@@ -23,6 +23,7 @@ def polled(
     cohort_size: int,
     interval: float,
     most_local_steps: int = 20,
+    download: str = "after_step",
     delay: Delay | str | os.PathLike[str],
     server_steps: int | None = None,
     client_trips: int | None = None,
@@ -37,14 +38,18 @@ def polled(
     begin their next trips with the model that it has made. A client that has never been polled trains from the
     initial model.
 
-    Use it with ``jafl.rules.favas`` and ``client_work(local_steps="scheduled")``. ``interval`` holds the time in
-    which the server waits, and that of the poll itself.
+    In QuAFL a client gets the model from before the step to which it contributes: ``download="before_step"``.
+
+    Use it with ``jafl.rules.favas`` or ``quafl``, and ``client_work(local_steps="scheduled")``. ``interval`` holds
+    the time in which the server waits, and that of the poll itself.
 
     Args:
       num_clients: N, all clients; each of them always trains or waits.
       cohort_size: s, how many clients are polled at a time.
       interval: the time from one poll to the next, above 0.
       most_local_steps: the most local steps of a trip, at least 1; 20 in the paper.
+      download: which version a polled client trains from next: "after_step", the one that its poll makes, or
+        "before_step", the one before.
       delay: the law of how long local steps take, with ``jafl.delays.per_step``; ``with_network`` around it adds the
         download, before which no local step begins. A law of whole trips says how long ``most_local_steps`` of them
         take. An upload is part of the interval, so that its time is not read. All local steps of a trip take as long
@@ -74,10 +79,11 @@ def polled(
     law.check_clients(num_clients)
     real_number("interval", interval, lambda value: 0 < value < math.inf, "finite and above 0")
     whole_number("most_local_steps", most_local_steps, 1)
+    earlier = choose("download", download, {"after_step": 0, "before_step": 1})
     steps = steps_within(server_steps, client_trips, trips_per_step=cohort_size, setting="cohort_size")
     client = fixed_cohorts(num_clients, cohort_size, steps, seed).reshape(-1)
     step = np.repeat(np.arange(steps, dtype=np.int32), cohort_size)
-    trip, version = _since_the_last_poll(client, step)
+    trip, since = _since_the_last_poll(client, step)
     times = interval * np.arange(steps + 1, dtype=np.float64)
     trips_made = np.bincount(client, minlength=num_clients)
     last = np.zeros(num_clients, np.int32)
@@ -85,30 +91,30 @@ def polled(
     return EventSchedule(
         client=client,
         trip=trip,
-        download_version=version,
+        download_version=np.maximum(since - earlier, 0),
         step=step,
-        download_time=times[version],
+        download_time=times[since],
         arrival_time=times[step + 1],
         step_time=times[1:],
-        **inflight_trips(np.arange(num_clients), trips_made, last, times[last]),
+        **inflight_trips(np.arange(num_clients), trips_made, np.maximum(last - earlier, 0), times[last]),
         **discarded_trips(),
         num_clients=num_clients,
         concurrency=num_clients,
-        local_steps=_local_steps(law, seed, client, trip, (step + 1 - version) * interval, most_local_steps),
+        local_steps=_local_steps(law, seed, client, trip, (step + 1 - since) * interval, most_local_steps),
     )
 
 
 def _since_the_last_poll(client: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([J] int32 how many polls the client had had, [J] int32 the version that the last of them made, or 0)."""
+    """([J] int32 how many polls the client had had, [J] int32 the number of the last of them, from 1 on, or 0)."""
     order = np.argsort(client, kind="stable")
     begins = np.flatnonzero(np.diff(client[order], prepend=-1))
-    trip, version = np.empty_like(step), np.empty_like(step)
+    trip, since = np.empty_like(step), np.empty_like(step)
     places = np.arange(len(order))
     trip[order] = places - np.repeat(begins, np.diff(begins, append=len(order)))
     before = np.roll(step[order] + 1, 1)
     before[begins] = 0
-    version[order] = before
-    return trip, version
+    since[order] = before
+    return trip, since
 
 
 def _local_steps(

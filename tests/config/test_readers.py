@@ -518,6 +518,7 @@ OTHER_ARGUMENTS = {
             **{
                 "cohort_size": 3,
                 "interval": 0.3,
+                "download": "before_step",
                 "most_local_steps": 4,
                 "client_trips": 50,
                 "server_steps": 3,
@@ -568,6 +569,7 @@ OTHER_ARGUMENTS = {
         },
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd", "ringleader")},
         "favas": {"form": "made"},
+        "quafl": {"cohort_size": 3},
         "fedat": {"weigh_by_examples": False, "tiers": 3},
         "fedfa": {"window": 3, "form": "updates"},
         "fedcompass": {"staleness_weight": "hinge", "exponent": 2},

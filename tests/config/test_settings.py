@@ -116,6 +116,7 @@ def test_what_presets_fill_in_and_what_varies():
         "protocol.step_when",
         "protocol.step_every",
         "protocol.interval",
+        "protocol.download",
         "protocol.tasks",
         "learning_rate",
         "local_steps",

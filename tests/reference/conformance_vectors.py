@@ -98,6 +98,10 @@ POLLS: Trips = {  # two clients hand over what they have made since their last p
     "step": [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5],
     "local_steps": [2, 1, 3, 0, 2, 2, 2, 1, 4, 1, 0, 1],
 }
+POLLS_BEFORE: Trips = {  # the same polls, but clients get the model from before the step
+    **POLLS,
+    "download_version": [0, 0, 0, 0, 1, 0, 1, 2, 2, 3, 4, 3],
+}
 WITH_TIMES: Trips = ONE_BY_ONE | {
     "download_time": [0.0, 1.0, 0.0, 2.0, 0.0, 2.5, 3.0, 4.75, 3.5],
     "arrival_time": [1.0, 2.0, 2.5, 3.0, 3.5, 4.5, 4.75, 5.25, 6.0],
@@ -1099,6 +1103,20 @@ AGGREGATION = [
             "the share is left out": {"rule": lambda: FAVASWith(lambda trip: trip.local_steps)},
         },
         trips=POLLS,
+    ),
+    Aggregation(
+        "quafl",
+        "quafl(2)",
+        "Each client keeps a model X_i, at first the initial one, which local_steps steps of the trip turn into Y_i. "
+        "w <- (w + sum Y_i) / 3, over the two clients that are polled; then X_i <- (v + 2 Y_i) / 3, v the model that the "
+        "client downloads for its next trip, which is that from before the step. update is Y_i minus the downloaded model",
+        lambda: papers.QuAFL(2),
+        {
+            "clients start anew from the downloaded model": {"rule": lambda: papers.QuAFL(2, resets=True)},
+            "the client's own model and the server's count alike": {"rule": lambda: papers.QuAFL(1)},
+        },
+        trips=POLLS_BEFORE,
+        correction="quafl",
     ),
     Aggregation(
         "fedat",

@@ -349,6 +349,10 @@ class Rule:
         """
         return None
 
+    def first_model(self, trip: Trip):
+        """The model with which the trip's local training begins."""
+        return trip.start
+
     def trained(self, trip: Trip) -> None:
         """For rules whose clients keep something: the trip has trained, and the server has it."""
 
@@ -525,7 +529,10 @@ class _Simulation:
         trip.start = self.snapshots[trip.download_version]
         corrected = self.rule.correction(trip)
         more = {} if corrected is None else {"corrected": corrected}
-        update, loss, examples = self.client_update(trip.client, trip.trip, trip.start, **more)
+        begin = self.rule.first_model(trip)
+        update, loss, examples = self.client_update(trip.client, trip.trip, begin, **more)
+        if begin is not trip.start:
+            update = subtract(add(begin, update), trip.start)
         trip.update = float64_copy(update)
         trip.trained = float64_copy(add(trip.start, trip.update))
         trip.loss = float(loss)
@@ -1260,6 +1267,7 @@ def simulate_polled(
     seconds: Callable[[int, int], tuple[float, float]],
     select: Callable[[int], Sequence[int]],
     steps_made: dict[tuple[int, int], int],
+    before_step: bool = False,
     stop_after_steps: int,
     rule: Rule,
     optimizer,
@@ -1276,15 +1284,17 @@ def simulate_polled(
       polled: how many clients are polled at a time.
       seconds: (client, trip) -> (the time before the first local step, that of each local step).
       select: (poll) -> that many different clients.
+      before_step: whether whoever is polled trains from then on from the version before the step.
       steps_made: filled in: {(client, trip): local steps}, which `client_update` may read.
       The other arguments are those of `simulate`.
     """
     simulation = _Simulation(params, num_clients, None, client_update, client_examples, rule, optimizer)
 
-    def start(client: int, version: int) -> Trip:
+    def start(client: int, polls_before: int) -> Trip:
         number = simulation.trips_started[client]
         simulation.trips_started[client] += 1
-        return Trip(client, number, version, interval * version, math.inf)
+        version = max(polls_before - before_step, 0)
+        return Trip(client, number, version, interval * polls_before, math.inf)
 
     under_way = [start(client, 0) for client in range(num_clients)]
     polls = []

@@ -55,6 +55,7 @@ Sources:
 - FedAT: Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
   Asynchronous Tiers", 2021.
 - FAVAS: Leconte et al., "FAVAS: Federated AVeraging with ASynchronous clients", 2024.
+- QuAFL: Zakerinia et al., "Communication-Efficient Federated Learning With Data and Client Heterogeneity", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -1533,6 +1534,43 @@ class QSGD:
             xi = (level + 1 if chance >= 1 - probability else level) / self.levels
             sent.append(length * math.copysign(1.0, number) * xi)
         return sent
+
+
+class QuAFL(Rule):
+    """QuAFL: client i trains from X_i to Y_i; w <- (w + sum_i Q(Y_i)) / (s + 1); X_i <- (w_before + s Y_i) / (s + 1).
+
+    w_before is the server's model before the step, which the client has downloaded at its poll. compressor: Q sends
+    Y_i - x_i, x_i the downloaded model, through it; None: nothing is lost. resets: whether X_i
+    is the downloaded model.
+    `draw_from` tells how to draw: (client, trip, size) -> uniform numbers.
+    """
+
+    def __init__(self, polled: int, compressor=None, resets: bool = False):
+        self.polled, self.compressor, self.resets = polled, compressor, resets
+
+    def draw_from(self, draw):
+        self.draw = draw
+
+    def begin(self, params, num_clients):
+        self.own = [params] * num_clients  # each client's Y_i
+
+    def first_model(self, trip):
+        if self.resets:
+            return trip.start
+        return scale(1 / (self.polled + 1), add(trip.start, scale(self.polled, self.own[trip.client])))
+
+    def trained(self, trip):
+        self.own[trip.client] = trip.trained
+
+    def pseudo_gradient(self, params, trips):
+        total = params
+        for trip in trips:
+            if self.compressor is not None:
+                whole = as_vector(trip.update)
+                sent = self.compressor(whole, self.draw(trip.client, trip.trip, len(whole)))
+                trip.update = from_vector(sent, trip.update)
+            total = add(total, add(trip.start, trip.update))
+        return subtract(params, scale(1 / (len(trips) + 1), total))
 
 
 class Compressed(FedBuff):

@@ -163,6 +163,21 @@ def polled(rule, expected) -> Case:
     return Case("", rule, expected, server(1.0), buffer_size=3, work=work, polls=(0.8, 4))
 
 
+def quafl(compression=None, expected=None) -> Case:
+    """Clients that are polled go on with models of their own."""
+    work = {"batch_size": 4, "local_steps": "scheduled", "correction": "quafl", "compression": compression}
+    return Case(
+        "",
+        rules.quafl(3),
+        lambda: papers.QuAFL(3, expected),
+        server(1.0),
+        buffer_size=3,
+        work=work,
+        polls=(0.8, 4),
+        download="before_step",
+    )
+
+
 BY_MEAN = {"step_when": "harmonic_mean"}
 ROUNDS = {"step_when": "each_client_once_a_round"}
 CLIENTS = 9
@@ -333,6 +348,8 @@ RULES = {
     ),
     "favas": polled(rules.favas(), papers.FAVAS),
     "favas, by the steps made": polled(rules.favas("made"), lambda: papers.FAVAS(made=True)),
+    "quafl": quafl(),
+    "quafl, QSGD": quafl(jafl.compression.qsgd(8), papers.QSGD(8)),
     "cgad": Case(
         "",
         rules.cgad(0.2, 7.0),

@@ -174,6 +174,11 @@ WITHOUT_PROTOCOL = {
         {},
         r"train from poll to poll, and numbers of their local steps. .*jafl.polled\(cohort_size=.*--protocol=polled",
     ),
+    "quafl": (
+        rules.quafl(2),
+        {"buffer_size": 2},
+        r"get the model from before the step of their poll. .*jafl.polled\(download='before_step'",
+    ),
     "fedat": (
         rules.fedat(3),
         {},
@@ -238,6 +243,7 @@ def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
         (rules.ca2fl("steps"), ["changes is 'steps'", "one of arrival, step", "Did you mean 'step'"]),
         (rules.ca2fl(memory_precision="half"), ["memory_precision is 'half'", "bfloat16, full, int8"]),
         (rules.favas("mean"), ["form is 'mean'", "one of expected, made"]),
+        (rules.quafl(0), ["cohort_size is 0", "at least 1"]),
         (rules.fedat(0), ["tiers is 0", "at least 1"]),
         (rules.fedfa(0), ["window is 0", "at least 1"]),
         (rules.fedfa(form="update"), ["form is 'update'", "Did you mean 'updates'"]),

@@ -66,6 +66,7 @@ ROWS = {
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
+    "quafl": Row(rules.quafl(3), None, 3, {"protocol": jafl.polled, **POLLS, "download": "before_step"}),
     "feddyn": Row(rules.feddyn(0.1), rules.feddyn(0.3), 4),
     "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
     "ringleader": Row(

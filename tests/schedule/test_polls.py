@@ -22,6 +22,7 @@ def test_the_same_trips_as_in_the_references_loop(data):
     clients = data.draw(st.integers(1, 8))
     law = data.draw(POSITIVE.map(delays.per_step) | st.just(NETWORK))
     seed, interval = data.draw(st.integers(0, 99)), data.draw(st.sampled_from([0.7, 1.0, 6.0]))
+    download = data.draw(st.sampled_from(["after_step", "before_step"]))
     polled, most = data.draw(st.integers(1, clients)), data.draw(st.integers(1, 9))
     steps, made = data.draw(st.integers(6, 12)), {}
 
@@ -39,6 +40,7 @@ def test_the_same_trips_as_in_the_references_loop(data):
             seconds=seconds,
             select=select,
             steps_made=made,
+            before_step=download == "before_step",
             stop_after_steps=steps,
         )
 
@@ -50,7 +52,7 @@ def test_the_same_trips_as_in_the_references_loop(data):
         "seed": seed,
     }
     try:
-        schedule = jafl.polled(most_local_steps=most, server_steps=steps, **arguments)
+        schedule = jafl.polled(most_local_steps=most, server_steps=steps, download=download, **arguments)
     except jafl.SettingError as error:
         assert "Nobody makes a local step before its poll" in str(error)
         return
@@ -112,6 +114,7 @@ def test_every_client_counts_by_its_polls_whatever_its_speed(form):
         ({"cohort_size": 7}, "cohort_size is 7, but must be between 1 and the number of clients, 6"),
         ({"most_local_steps": 0}, "most_local_steps is 0, but must be a whole number of at least 1"),
         ({"delay": delays.constant(0.0)}, "the delay of client 0, trip 0 is 0.0, but must be above 0"),
+        ({"download": "before"}, "download is 'before', but must be one of after_step, before_step"),
         ({"server_steps": None}, "Give exactly one of them"),
     ],
 )

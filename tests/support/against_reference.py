@@ -49,6 +49,7 @@ class Case:
     )
     # Polls of ``buffer_size`` clients: their interval and most local steps, where a local step takes the delay.
     polls: tuple[float, int] | None = None
+    download: str = "after_step"  # which version polled clients get
     # More arguments of ``jafl.asynchronous``, which the reference calls the same.
     protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
     local_steps: Callable[[int, int], int] | None = None  # (client, trip) -> how many the schedule says
@@ -82,7 +83,13 @@ def make_events(case: Case) -> jafl.EventSchedule:
     if case.polls:
         interval, most = case.polls
         common["delay"] = delays.per_step(case.delay)
-        return jafl.polled(cohort_size=case.buffer_size, interval=interval, most_local_steps=most, **common)
+        return jafl.polled(
+            cohort_size=case.buffer_size,
+            interval=interval,
+            most_local_steps=most,
+            download=case.download,
+            **common,
+        )
     if case.tiers:
         return jafl.tiered(tiers=case.tiers, cohort_size=case.buffer_size, **common)
     if case.over_selection is None:
@@ -249,6 +256,7 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
             seconds=lambda client, trip: (0.0, duration(client, trip)),
             select=lambda poll: schedule.client[schedule.step == poll].tolist(),
             steps_made=steps_made,
+            before_step=case.download == "before_step",
             **common,
         )
     if case.tiers:
