@@ -141,10 +141,17 @@ def protocol(rule: str) -> str:
     size = needs.buffer_size or preset.get("buffer_size")
     own = {name: value for name, value in preset.items() if name.startswith("protocol.")}
     own.pop("protocol.restart", None)
+    own.pop("protocol.interval", None)
+    if own.pop("protocol.download", None):
+        said.append("from the model before the step")
     if own:  # it says when the server steps
         said += [f"`{name}={value}`" for name, value in own.items()]
     elif said[0] == "compass":
         said.append("a step for each group of clients that arrive together")
+    elif said[0] == "polled":
+        said.append("a step at each poll")
+    elif said[0] == "tiered":
+        said.append("a step for each round of a tier")
     elif size == 1:
         said.append("a step at each arrival")
     elif said[0] != "synchronous":

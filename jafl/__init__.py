@@ -68,6 +68,7 @@ _HOME = {
     "in_waves": "engine.plan.slots_and_waves",
     "lora": "models",
     "open_arrivals": "schedule",
+    "polled": "schedule",
     "private": "privacy.private",
     "queued": "schedule",
     "read_availability": "schedule",
@@ -78,6 +79,7 @@ _HOME = {
     "specification": "specifications",
     "specify": "specifications",
     "synchronous": "schedule",
+    "tiered": "schedule",
     "trip_by_trip": "engine.plan.slots_and_waves",
 }
 _ROOMS = (

@@ -91,6 +91,7 @@ def test_what_a_vector_gives_fits_together(name: str):
     assert np.all(version <= step) and np.all(np.diff(step) >= 0) and len(models) == step[-1] + 2
     if "correction" not in clients:
         a, b, steps = (np.array(clients[column])[client] for column in ("curvature", "minimum", "steps"))
+        steps = np.array(trips.get("local_steps", steps))
         kept = (1 - clients["rate"] * a) ** steps[:, None]
         np.testing.assert_allclose(update, (kept - 1) * (models[version] - b), rtol=0, atol=TOLERANCE)
     if "weights" in vector["expected"]:
@@ -109,7 +110,12 @@ def test_what_a_schedule_gives_fits_together(name: str):
         vector["durations"][client][min(trip, last[client])]
         for client, trip in zip(trips["client"], trips["trip"], strict=True)
     ]
-    np.testing.assert_array_equal(taken, durations)
+    if "local_steps" in trips:  # durations are those of a local step
+        made_in, most = np.multiply(trips["local_steps"], durations), max(trips["local_steps"])
+        assert np.all(made_in <= taken)
+        assert np.all((made_in + durations > taken) | (np.array(trips["local_steps"]) == most))
+    else:
+        np.testing.assert_array_equal(taken, durations)
     assert len(vector["expected"]["step_time"]) == vector["server_steps"]
     assert len(set(trips["client"])) < len(trips["client"])
 
@@ -132,7 +138,8 @@ def test_every_known_mistake_shows_and_is_named(name: str):
     assert CHECKER["check"](vector, right) is None
     for mistake in vector["known_wrong"]:
         if vector["kind"] == "schedule":
-            assert any(mistake["trips"][column] != right["trips"][column] for column in TRIP), mistake["why"]
+            columns = {*TRIP, "local_steps"} & set(right["trips"])
+            assert any(mistake["trips"][name] != right["trips"][name] for name in columns), mistake["why"]
             assert mistake["why"] in CHECKER["check"](vector, {"trips": mistake["trips"]})
             continue
         for last in (mistake[kind] for kind in LASTS if kind in mistake):
@@ -265,6 +272,8 @@ def schedule_of(vector: dict) -> jafl.EventSchedule:
         discarded_end_time=no_time,
         num_clients=len(vector["clients"]["examples"]),
         concurrency=len(vector["clients"]["examples"]),
+        local_steps=np.array(trips["local_steps"], np.int32) if "local_steps" in trips else None,
+        tier=np.array(vector["tiers"], np.int32) if "tiers" in vector else None,
     )
 
 
@@ -299,8 +308,11 @@ def server_of(vector: dict) -> Any:
     return makers[numbers.pop("optimizer")](**numbers)
 
 
-def quadratic_work(clients: dict, model: jafl.Model) -> ClientWork:
-    """Client work of a vector's clients, on the kernel of softmax regression with one feature; its bias stays 0."""
+def quadratic_work(clients: dict, model: jafl.Model, scheduled: bool) -> ClientWork:
+    """Client work of a vector's clients, on the kernel of softmax regression with one feature; its bias stays 0.
+
+    scheduled: whether each trip has a number of local steps of its own.
+    """
     a, b = (jnp.asarray(clients[name]) for name in ("curvature", "minimum"))
     steps, used = (jnp.asarray(clients[name], jnp.int32) for name in ("steps", "batch_examples"))
 
@@ -320,16 +332,23 @@ def quadratic_work(clients: dict, model: jafl.Model) -> ClientWork:
             moved = jax.tree.map(lambda y, g: y - clients["rate"] * g, y, own)
             return moved, jax.tree.map(jnp.add, total, found)
 
+        count = data.local_steps if scheduled else steps[client]
+        first = start
+        if correction and correction.first:
+            first = correction.first(data.state, data.broadcast, start)
         term = correction.begin(data.state, data.broadcast) if correction else None
         nothing = jax.tree.map(jnp.zeros_like, start)
-        trained, total = jax.lax.fori_loop(0, steps[client], step, (start, nothing))
+        trained, total = jax.lax.fori_loop(0, count, step, (first, nothing))
         update = jax.tree.map(jnp.subtract, trained, start)
-        mean = jax.tree.map(lambda total: total / steps[client], total)
-        kept = correction.end(data.state, data.broadcast, mean, update) if correction else ()
+        mean = jax.tree.map(lambda total: total / jnp.maximum(count, 1), total)
+        kept = correction.end(data.state, data.broadcast, mean, update, start) if correction else ()
         loss = jnp.sum(a[client] * (start["dense"]["kernel"][0] - b[client]) ** 2) / 2
-        return ClientResult(update, loss, used[client], steps[client], *kept)
+        return ClientResult(update, loss, used[client], count, *kept)
 
-    return ClientWork(train, model, state=ClientStateRequest() if name else None, correction=name)
+    state = None
+    if correction:
+        state = ClientStateRequest(correction.initial) if correction.initial else ClientStateRequest()
+    return ClientWork(train, model, state=state, correction=name, reads_local_steps=scheduled)
 
 
 def models_of(vector: dict, **how: Any) -> np.ndarray:
@@ -344,7 +363,7 @@ def models_of(vector: dict, **how: Any) -> np.ndarray:
     jafl.simulate(
         schedule,
         federation,
-        quadratic_work(vector["clients"], model),
+        quadratic_work(vector["clients"], model, "local_steps" in vector["trips"]),
         rule_of(vector),
         {"dense": {"kernel": jnp.array([vector["start"]]), "bias": jnp.zeros(size)}},
         jax.random.key(0),
@@ -419,7 +438,14 @@ def test_jafl_makes_the_schedules_of_the_vectors(name: str):
     def drawn_staleness(**settings):
         return jafl.drawn_staleness(**common, **settings)
 
-    names = {each.__name__: each for each in (asynchronous, synchronous, drawn_staleness)}
+    def tiered(**settings):
+        return jafl.tiered(**common, **settings)
+
+    def polled(**settings):
+        return jafl.polled(**common | {"delay": jafl.delays.per_step(common["delay"])}, **settings)
+
+    protocols = asynchronous, synchronous, drawn_staleness, tiered, polled
+    names = {each.__name__: each for each in protocols}
     schedule = eval(vector["jafl"], {"__builtins__": {}}, names)
     for column, numbers in expected["trips"].items():
         np.testing.assert_array_equal(getattr(schedule, column), numbers, err_msg=column)

@@ -40,8 +40,9 @@ CHAPTERS = {
     "schedules": Chapter(
         "Schedules",
         "Who trains when, from which version of the model, and at which server step it is applied.",
-        ("asynchronous", "synchronous", "open_arrivals", "drawn_staleness", "queued", "compass", "Dropout",
-         "duration_trace", "read_availability", "EventSchedule", "in_waves", "trip_by_trip", "ExecutionPlan"),
+        ("asynchronous", "synchronous", "open_arrivals", "drawn_staleness", "queued", "compass", "tiered", "polled",
+         "Dropout", "duration_trace", "read_availability", "EventSchedule", "in_waves", "trip_by_trip",
+         "ExecutionPlan"),
     ),
     "delays": Chapter("Delays", "How long a client trip takes, in units of simulated time.", ("Delay", "delays.*")),
     "compression": Chapter(

@@ -106,6 +106,9 @@ RATES = {
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),
     "fedfa": (MORE_CLIENTS, (1.0,)),
+    "fedat": (MORE_CLIENTS, (1.0,)),
+    "favas": (MORE_CLIENTS, (1.0,)),
+    "quafl": (MORE_CLIENTS, (1.0,)),
 }
 # Rules on gradients take one local step with the clients' rate fixed at 1: all of the search goes to the server's.
 OF_EACH_GRADIENT, OF_MEAN_GRADIENTS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), (0.03, 0.1, 0.3, 1.0)

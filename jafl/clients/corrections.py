@@ -18,15 +18,20 @@ class Correction(NamedTuple):
     Attributes:
       begin: (state, broadcast) -> term, any pytree: computed once per trip, for all its local steps.
       direction: (gradient, term, y, x, broadcast) -> [*P]: what the client's optimizer gets in place of the gradient.
-      end: (state, broadcast, mean gradient of the trip or None, update) -> (sent, new state), with ``sent`` what goes
-        to the server beside the update.
+      end: (state, broadcast, mean gradient of the trip or None, update, x) -> (sent, new state), with ``sent`` what
+        goes to the server beside the update.
       needs_mean: whether ``end`` reads the mean gradient.
+      first: (state, broadcast, x) -> [*P]: the model with which local training begins; None: with x. With it a trip
+        without local steps has an update, too.
+      initial: (params) -> state before the client's first trip; None: zeros.
     """
 
     begin: Callable[[ArrayTree, Any], Any]
     direction: Callable[[Gradients, Any, Params, Params, Any], Gradients]
-    end: Callable[[ArrayTree, Any, Gradients | None, Updates], tuple[Any, ArrayTree]]
+    end: Callable[[ArrayTree, Any, Gradients | None, Updates, Params], tuple[Any, ArrayTree]]
     needs_mean: bool
+    first: Callable[[ArrayTree, Any, Params], Params] | None = None
+    initial: Callable[[Params], ArrayTree] | None = None
 
 
 def _difference(first: ArrayTree, second: ArrayTree) -> ArrayTree:
@@ -39,7 +44,7 @@ def _control_difference(state: ArrayTree, broadcast: Any) -> ArrayTree:
 
 
 def _new_control(
-    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates
+    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates, x: Params
 ) -> tuple[Any, ArrayTree]:
     """The mean gradient is the new c_i; its difference from the old one is sent."""
     return {"control": _difference(mean, state)}, mean
@@ -77,15 +82,40 @@ def _dynamic(gradient: Gradients, term: Any, y: Params, x: Params, broadcast: An
 
 
 def _after_dynamic(
-    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates
+    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates, x: Params
 ) -> tuple[Any, ArrayTree]:
     """h_i - alpha (y - x) is the new h_i; nothing is sent but the update."""
     return None, jax.tree.map(lambda h, u: h - broadcast["alpha"].astype(h.dtype) * u, state, update)
 
 
+def _mixed(state: ArrayTree, broadcast: Any, x: Params) -> Params:
+    """[*P]: (x + s Y) / (s + 1), Y the model that the client has had at its last poll, x the server's then."""
+
+    def mix(own, server):
+        # Exactly x where both are x.
+        return server + (1 - 1 / (broadcast["cohort_size"].astype(own.dtype) + 1)) * (own - server)
+
+    return jax.tree.map(mix, state, x)
+
+
+def _own_model(
+    state: ArrayTree, broadcast: Any, mean: Gradients | None, update: Updates, x: Params
+) -> tuple[Any, ArrayTree]:
+    """The trained model is kept; nothing is sent but the update."""
+    return None, jax.tree.map(jnp.add, x, update)
+
+
 CORRECTIONS = {
     "scaffold": Correction(_control_difference, _by_control, _new_control, True),
     "feddyn": Correction(lambda state, broadcast: state, _dynamic, _after_dynamic, False),
+    "quafl": Correction(
+        lambda state, broadcast: None,
+        lambda gradient, term, y, x, broadcast: gradient,
+        _own_model,
+        False,
+        first=_mixed,
+        initial=lambda params: params,
+    ),
     "masfl": Correction(_control_difference, _with_momentum, _new_control, True),
     "adamasfl": Correction(_control_difference, _of_length_one, _new_control, True),
 }

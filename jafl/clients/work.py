@@ -204,7 +204,9 @@ def client_work(
         the client's applied trips. Plain SGD keeps nothing.
       correction: how local gradients are corrected: "scaffold", "feddyn", "masfl" or "adamasfl". The correction reads
         what the client keeps and what the rule broadcasts; ``jafl.rules.scaffold``, ``feddyn`` and ``masfl`` have the
-        equations. The client's optimizer gets the corrected gradient in place of the gradient. None: no correction.
+        equations. The client's optimizer gets the corrected gradient in place of the gradient. With "quafl" training
+        begins with a mixture of the downloaded model and one that the client keeps, see ``jafl.rules.quafl``; a trip
+        of 0 steps then has an update, too. None: no correction.
       state_precision: precision in which the clients' states are held: "full", "bfloat16" or "int8"; the last two
         hold floats only.
       compression: how the update is sent in fewer bytes, such as ``jafl.compression.qsgd(levels=4)``. The rule sees
@@ -435,7 +437,7 @@ def _check_compression(compression: Any, error_feedback: Any, correction: str | 
         "Write jafl.compression.top_k(fraction=0.01), for example.",
     )
     require(
-        correction is None,
+        correction in (None, "quafl"),
         "compression",
         compression,
         f"None with correction={correction!r}, whose clients and server count on the whole update",
@@ -486,7 +488,8 @@ def _client_work(
     if keep_optimizer_state:
         state = ClientStateRequest(training.first_kept)
     elif correction or error_feedback:
-        state = ClientStateRequest()
+        initial = CORRECTIONS[correction].initial if correction else None
+        state = ClientStateRequest(initial or zeros_like_model)
     return ClientWork(
         training.train,
         model,
@@ -561,6 +564,11 @@ class _LocalTraining:
         return 0 < self.batch_size <= LARGEST_BATCH_AT_ONCE
 
     @property
+    def begins_elsewhere(self) -> bool:
+        """Whether training does not begin with the downloaded model."""
+        return self.correction is not None and self.correction.first is not None
+
+    @property
     def is_scheduled(self) -> bool:
         """Whether each trip makes the local steps that the schedule says."""
         return self.local_steps == SCHEDULED
@@ -568,7 +576,9 @@ class _LocalTraining:
     def train(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> ClientResult:
         """One trip; see ``ClientWork.train``."""
         trip = self._trip(data, start, client, key)
-        if self.local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
+        if (
+            self.local_steps == 1 and not self.begins_elsewhere
+        ):  # the update as it is: exact, and two passes over the parameters fewer
             updates, state, loss, used, _, gradient = self._step(
                 trip, jnp.int32(0), start, self._first_state(trip)
             )
@@ -588,26 +598,34 @@ class _LocalTraining:
         # One at least: a trip without steps has a loss, too, that of the model which it has downloaded.
         rounds = jnp.maximum(steps, 1) if self.is_scheduled else steps
         total = zeros_like_model(start) if self.correction and self.correction.needs_mean else None
+        begin = start
+        if self.correction and self.correction.first and data.state is not None:
+            begin = self.correction.first(self._own(data).correction, data.broadcast, start)
         first_loss, first_state = _loss_zeros(self.model, start, data), self._first_state(trip)
-        untrained = (start, first_state, *first_loss, jnp.int32(0), total)
+        untrained = (begin, first_state, *first_loss, jnp.int32(0), total)
         trained, state, loss, _, seen, total = lax.fori_loop(0, rounds, step, untrained)
+        any_steps = None
+        if self.is_scheduled:
+            any_steps = steps > 0
+            trained, seen = _or_else(any_steps, trained, begin), _or_else(any_steps, seen)
+            state = _or_else(any_steps, state, first_state)
         update = jax.tree.map(jnp.subtract, trained, start)
         mean = None
         if total is not None:
             mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(rounds, leaf.dtype), total)
-        any_steps = None
-        if self.is_scheduled:
-            any_steps = steps > 0
-            update, seen = _or_else(any_steps, (update, seen))
-            state = _or_else(any_steps, state, first_state)
+        if self.begins_elsewhere:
+            any_steps = None  # what is sent and kept has changed without local steps, too
         sent, left = self._compressed(trip, update, any_steps)
         kept = self._kept(trip, state, mean, update, left, any_steps)
         return ClientResult(sent, loss, seen, jnp.asarray(steps, jnp.int32), *kept)
 
     def first_kept(self, params: Params) -> "_Kept":
         """What a client keeps before its first trip, if it keeps its optimizer's state."""
-        has_both = self.correction or self.error_feedback
-        return _Kept(zeros_like_model(params) if has_both else None, self.optimizer.init(params))
+        own = None
+        if self.correction or self.error_feedback:
+            initial = self.correction.initial if self.correction else None
+            own = (initial or zeros_like_model)(params)
+        return _Kept(own, self.optimizer.init(params))
 
     def _own(self, data: ClientData) -> "_Kept":
         """What the client has kept, by what it is for."""
@@ -630,7 +648,7 @@ class _LocalTraining:
         sent, own = None, left
         if self.correction:
             before = self._own(trip.data).correction
-            sent, own = self.correction.end(before, trip.data.broadcast, mean, update)
+            sent, own = self.correction.end(before, trip.data.broadcast, mean, update, trip.start)
             if any_steps is not None:
                 sent, own = _or_else(any_steps, sent), _or_else(any_steps, own, before)
         return sent, _Kept(own, state) if self.keeps_optimizer else own

@@ -24,9 +24,11 @@ from jafl.schedule import (
     dropout,
     duration_trace,
     open_arrivals,
+    polled,
     queued,
     read_availability,
     synchronous,
+    tiered,
 )
 
 
@@ -201,6 +203,8 @@ PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "drawn_staleness": drawn_staleness,
     "queued": queued,
     "compass": compass,
+    "tiered": tiered,
+    "polled": polled,
 }
 # The argument that holds the trips per server step, by protocol; of one without, they follow from the arrivals.
 TRIPS_PER_STEP = {
@@ -209,7 +213,11 @@ TRIPS_PER_STEP = {
     "open_arrivals": "buffer_size",
     "drawn_staleness": "buffer_size",
     "queued": "buffer_size",
+    "tiered": "cohort_size",
+    "polled": "cohort_size",
 }
+# Protocols in which nobody fails, leaves or is away.
+WITHOUT_LOSSES = ("drawn_staleness", "queued", "compass", "tiered", "polled")
 BUDGETS = ("client_trips", "server_steps")  # of which a run has one
 # Functions, because some factories import JAX, which the list of experiments does without.
 _GRAMMARS: Mapping[str, Callable[[], Grammar]] = {

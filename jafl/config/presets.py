@@ -76,6 +76,22 @@ PRESETS["fedcompass"] = {
     "learning_rate": 0.1,
     "server_learning_rate": 0.9,
 }
+# FedProx at the clients (the paper takes 0.4).
+PRESETS["fedat"] = {
+    "protocol": "tiered",
+    "client_work.proximal": 0.4,
+    "learning_rate": 0.1,
+    "server_learning_rate": 1.0,
+}
+# The share of clients that are polled, and the most local steps, are the paper's; a client has time for them.
+PRESETS["favas"] = {
+    "protocol": "polled",
+    "protocol.interval": 0.2,
+    "local_steps": "scheduled",
+    "learning_rate": 0.1,
+    "server_learning_rate": 1.0,
+}
+PRESETS["quafl"] = PRESETS["favas"] | {"protocol.download": "before_step"}
 PRESETS["fednova"] = PRESETS["fedavg"] | {"rule": "fednova"}
 # DiLoCo: AdamW at the clients, Nesterov's momentum at the server (Douillard et al. 2023, who take 500 local steps).
 # Asynchronous DiLoCo: a step at each arrival, delayed Nesterov (Liu et al. 2024, 50 local steps; its period is the

@@ -82,7 +82,7 @@ def _of_divided_data(*, folds: bool) -> _Readers:
 
 def _of_events() -> _Readers:
     return _Readers(
-        lambda run: _protocol(run) not in ("drawn_staleness", "queued", "compass"),
+        lambda run: _protocol(run) not in calls.WITHOUT_LOSSES,
         "protocol is asynchronous, open_arrivals or synchronous",
         lambda run: f"protocol is {_protocol(run)}",
     )

@@ -218,6 +218,13 @@ def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
     if name == "synchronous":
         if run.value("protocol.cohort_size") is None and run.value("protocol.participation") is None:
             filled["protocol.cohort_size"] = clients
+    elif name == "tiered":
+        tiers = run.argument("protocol.tiers")
+        if run.value("protocol.cohort_size") is None and isinstance(tiers, int):
+            filled["protocol.cohort_size"] = min(10, max(1, run.num_clients // max(1, tiers)))
+    elif name == "polled":
+        if run.value("protocol.cohort_size") is None:
+            filled["protocol.cohort_size"] = rule.buffer_size or max(1, run.num_clients // 5)
     elif name == "queued":
         if run.value("protocol.tasks") is None:
             filled["protocol.tasks"] = clients

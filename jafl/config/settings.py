@@ -54,7 +54,8 @@ class Settings:
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
         "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, asyncfeded, cgad, port, asgd, "
+        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, fedat, favas, quafl, asyncfeded, cgad, port, "
+        "asgd, "
         "delay_adaptive_asgd, rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, "
         "malenia, ringleader, fedfix, generalized_async_sgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, "
         "twafl, sasgd, gsgm, zeno_plus_plus. "
@@ -77,8 +78,9 @@ class Settings:
         "the time, the server steps when its buffer is full), synchronous(cohort_size=10) (rounds), "
         "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps), "
         "queued(tasks=20) (tasks wait in queues at the clients), compass (FedCompass: local steps such that clients "
-        "arrive in groups); run.py help protocol lists all arguments. --protocol.failure_rate=0.1 changes one. "
-        "Default: the algorithm's own, "
+        "arrive in groups), tiered(tiers=5, cohort_size=10) (FedAT: rounds of clients of like speed), "
+        "polled(interval=0.2) (FAVAS: polls of clients that train all the time); run.py help protocol lists all "
+        "arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
         "whose preset also fills in restart where it is left out.",
         Declaration(
             "protocol",
@@ -92,7 +94,7 @@ class Settings:
                     "cohort_size",
                     "staleness_limit",
                 ),
-                *("too_stale", "cancel_at_step", "step_when", "step_every"),
+                *("too_stale", "cancel_at_step", "step_when", "step_every", "interval", "download"),
             ),
         ),
     )

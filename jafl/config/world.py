@@ -40,7 +40,7 @@ def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
     protocol = calls.bare_name(str(run.get("protocol")))
     if protocol == "drawn_staleness":  # whose delays are no times
         values["delay"] = f"{values['delay']}, in{IN_STEPS}"
-    if protocol in ("drawn_staleness", "queued", "compass"):
+    if protocol in calls.WITHOUT_LOSSES:
         values["protocol.failure_rate"] = 0.0  # nothing fails there
     return values
 

@@ -35,6 +35,8 @@ class EventSchedule:
       local_steps: [J] int32, optimizer steps of the trip, at least 0, for ``client_work(local_steps="scheduled")``;
         None where the client work alone says how many there are. A trip of 0 steps returns the model that it has
         downloaded.
+      tier: [N] int32, the tier of each client, 0 the fastest, where tiers train in rounds of their own
+        (``jafl.tiered``); else None.
     """
 
     client: np.ndarray
@@ -55,8 +57,9 @@ class EventSchedule:
     discarded_end_time: np.ndarray
     num_clients: int
     concurrency: int
-    # Last, and None by default: schedules without it are the same as before there was one.
+    # Last, and None by default: schedules without them are the same as before there were such.
     local_steps: np.ndarray | None = None
+    tier: np.ndarray | None = None
 
     @property
     def num_trips(self) -> int:
@@ -121,6 +124,8 @@ class EventSchedule:
         }
         if self.local_steps is not None and len(self.local_steps):
             facts["local steps of a trip"] = f"{self.local_steps.min():,} to {self.local_steps.max():,}"
+        if self.tier is not None:
+            facts["clients of each tier"] = ", ".join(f"{size:,}" for size in np.bincount(self.tier))
         if len(self.empty_steps):
             facts["server steps without trips"] = (
                 f"{len(self.empty_steps):,}, {len(self.void_steps):,} of them void"

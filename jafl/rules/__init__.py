@@ -70,7 +70,9 @@ from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive
 from jafl.rules.dude_asgd import dude_asgd as dude_asgd
 from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
 from jafl.rules.fadas import fadas as fadas
+from jafl.rules.favas import favas as favas
 from jafl.rules.fedasync import fedasync as fedasync
+from jafl.rules.fedat import fedat as fedat
 from jafl.rules.fedavg import fedavg as fedavg
 from jafl.rules.fedbuff import fedbuff as fedbuff
 from jafl.rules.fedcompass import fedcompass as fedcompass
@@ -85,6 +87,7 @@ from jafl.rules.malenia import malenia as malenia
 from jafl.rules.masfl import masfl as masfl
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
+from jafl.rules.quafl import quafl as quafl
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.ringleader import ringleader as ringleader
 from jafl.rules.sasgd import sasgd as sasgd

@@ -8,8 +8,10 @@ from jafl.schedule.delays import DELAYS, Delay
 from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.open_arrivals import open_arrivals
+from jafl.schedule.polled import polled
 from jafl.schedule.queued import queued
 from jafl.schedule.synchronous import synchronous
+from jafl.schedule.tiered import tiered
 from jafl.schedule.traces import AvailabilityTrace, DurationTrace, duration_trace, read_availability
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "drawn_staleness",
     "duration_trace",
     "open_arrivals",
+    "polled",
     "queued",
     "read_availability",
     "synchronous",
+    "tiered",
 ]

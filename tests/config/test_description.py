@@ -40,6 +40,8 @@ CALLED = {
     "queued": "queued(tasks=3, client_trips=40)",
     "drawn_staleness": "drawn_staleness(buffer_size=2, client_trips=40)",
     "compass": "compass(server_steps=5, least_local_steps=2)",
+    "tiered": "tiered(cohort_size=2, server_steps=5)",
+    "polled": "polled(cohort_size=2, interval=1.0, server_steps=5)",
     "private": "private(clip_norm=1.0, delta=0.001, noise_multiplier=1.0)",
     "secure": "secure(clip_norm=1.0)",
     "duration_trace": "duration_trace('durations.csv')",

@@ -48,7 +48,7 @@ UNREAD = {
     ),
     "protocol.cohort_size": (
         {"protocol.cohort_size": 3},
-        ["protocol is synchronous; here protocol is asynchronous"],
+        ["protocol is synchronous, tiered or polled; here protocol is asynchronous"],
     ),
     "buffer_size": (
         {"algorithm": "fedavg", "buffer_size": 3},
@@ -514,6 +514,19 @@ OTHER_ARGUMENTS = {
             **{"most_local_steps": 8, "least_local_steps": 4, "speed_momentum": 0.3, "latest_factor": 3},
             **{"client_trips": 50, "server_steps": 3},
         },
+        "polled(cohort_size=2, interval=0.5, client_trips=60)": {
+            **{
+                "cohort_size": 3,
+                "interval": 0.3,
+                "download": "before_step",
+                "most_local_steps": 4,
+                "client_trips": 50,
+                "server_steps": 3,
+            },
+        },
+        "tiered(cohort_size=2, client_trips=60)": {
+            **{"cohort_size": 3, "tiers": 4, "client_trips": 50, "server_steps": 3},
+        },
         "drawn_staleness(buffer_size=5)": {
             **{"buffer_size": 3, "client_trips": 50, "server_steps": 3, "most_trips": 4, "smallest_gap": 2},
             **{"reports": "due"},
@@ -555,6 +568,9 @@ OTHER_ARGUMENTS = {
             name: {"weigh_by_examples": True, "divide_by": 7} for name in ("rennala", "rennala_without_stops")
         },
         **{name: {"memory_precision": "bfloat16"} for name in ("mifa", "dude_asgd", "ringleader")},
+        "favas": {"form": "made"},
+        "quafl": {"cohort_size": 3},
+        "fedat": {"weigh_by_examples": False, "tiers": 3},
         "fedfa": {"window": 3, "form": "updates"},
         "fedcompass": {"staleness_weight": "hinge", "exponent": 2},
         "fedcompass(staleness_weight=hinge)": {"slope": 3, "threshold": 1},

@@ -115,6 +115,8 @@ def test_what_presets_fill_in_and_what_varies():
         "protocol.cancel_at_step",
         "protocol.step_when",
         "protocol.step_every",
+        "protocol.interval",
+        "protocol.download",
         "protocol.tasks",
         "learning_rate",
         "local_steps",

@@ -86,6 +86,22 @@ IN_GROUPS: Trips = {  # first arrivals alone, then clients that arrive together,
     "download_version": [0, 1, 0, 2, 4, 0, 5, 3, 7, 7, 8, 6, 9, 9],
     "step": [0, 1, 2, 3, 4, 5, 6, 6, 7, 8, 8, 8, 9, 9],
 }
+OF_TIERS: Trips = {  # rounds of clients 0 and 1, and of client 2 alone, each from the newest model
+    "client": [0, 1, 0, 1, 2, 1, 0, 0, 1, 2],
+    "download_version": [0, 0, 1, 1, 0, 2, 2, 4, 4, 3],
+    "step": [0, 0, 1, 1, 2, 3, 3, 4, 4, 5],
+}
+TIERS = [0, 0, 1]
+POLLS: Trips = {  # two clients hand over what they have made since their last poll, which may be nothing
+    "client": [0, 1, 0, 1, 0, 2, 1, 2, 0, 1, 0, 2],
+    "download_version": [0, 0, 1, 1, 2, 0, 2, 3, 3, 4, 5, 4],
+    "step": [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5],
+    "local_steps": [2, 1, 3, 0, 2, 2, 2, 1, 4, 1, 0, 1],
+}
+POLLS_BEFORE: Trips = {  # the same polls, but clients get the model from before the step
+    **POLLS,
+    "download_version": [0, 0, 0, 0, 1, 0, 1, 2, 2, 3, 4, 3],
+}
 WITH_TIMES: Trips = ONE_BY_ONE | {
     "download_time": [0.0, 1.0, 0.0, 2.0, 0.0, 2.5, 3.0, 4.75, 3.5],
     "arrival_time": [1.0, 2.0, 2.5, 3.0, 3.5, 4.5, 4.75, 5.25, 6.0],
@@ -163,7 +179,7 @@ def replay(vector: Aggregation, updates: dict[tuple[int, int], list[float]] | No
 
     def client_update(client, trip, params, corrected=None):
         x, loss = params["w"], loss_and_gradient(client, params["w"])[0]
-        for _ in range(vector.steps[client]):
+        for _ in range(made[client, trip] if made else vector.steps[client]):
             gradient = {"w": loss_and_gradient(client, x)[1]}
             if corrected is not None:
                 gradient = corrected(gradient, {"w": x}, params)
@@ -175,6 +191,11 @@ def replay(vector: Aggregation, updates: dict[tuple[int, int], list[float]] | No
     if hasattr(rule, "foresee"):
         taken = zip(columns["arrival_time"], columns["download_time"], strict=True)
         rule.foresee([*zip(columns["client"], (end - start for end, start in taken), strict=True)])
+    made: dict[tuple[int, int], int] = {}  # local steps, where each trip has its own number
+    for client, steps in zip(columns["client"], columns.get("local_steps", []), strict=False):
+        made[client, sum(each == client for each, _ in made)] = steps
+    if hasattr(rule, "foresee_steps"):
+        rule.foresee_steps([(client, steps) for (client, _), steps in made.items()])
     params, clients = {"w": np.array(vector.start)}, len(EXAMPLES)
     simulation = ref._Simulation(
         params, clients, None, client_update, EXAMPLES, rule, optimizer(vector.server)
@@ -185,6 +206,7 @@ def replay(vector: Aggregation, updates: dict[tuple[int, int], list[float]] | No
             client, version = columns["client"][place], columns["download_version"][place]
             times = [columns[name][place] if name in columns else 0.0 for name in TIMES]
             trips.append(ref.Trip(client, simulation.trips_started[client], version, *times))
+            trips[-1].local_steps = made.get((client, trips[-1].trip))
             simulation.trips_started[client] += 1
             simulation.train(trips[-1])
         simulation.server_step(trips, float(step))
@@ -325,6 +347,32 @@ class OverwrittenFirst(papers.CA2FL):
         for trip in trips:
             self.stored[trip.client] = trip.update
         return ref.scale(-1.0, mean_stored)
+
+
+class FAVASWith(papers.FAVAS):
+    """FAVAS with another alpha, of the trip."""
+
+    def __init__(self, alpha: Callable[[ref.Trip], float]):
+        super().__init__()
+        self.alpha = alpha
+
+
+class StartsAtTheServer(Mistaken):
+    """Updates count as if they had started at the server's newest model."""
+
+    def foresee_steps(self, trips):
+        self.rule.foresee_steps(trips)
+
+    def pseudo_gradient(self, params, trips):
+        return self.rule.pseudo_gradient(params, [dataclasses.replace(trip, start=params) for trip in trips])
+
+
+class NewestRound(ref.Rule):
+    """w <- the mean of the models of the round, by examples, as in FedAvg, whatever the other tiers have done."""
+
+    def pseudo_gradient(self, params, trips):
+        shares = papers.normalized([float(trip.num_examples) for trip in trips])
+        return ref.subtract(params, ref.weighted_sum(shares, [trip.trained for trip in trips]))
 
 
 class MeanAfterTheStep(papers.CA2FL):
@@ -1024,6 +1072,71 @@ AGGREGATION = [
         steps=(3, 1, 2),
         weighted=True,
     ),
+    Aggregation(
+        "favas",
+        "favas()",
+        "w <- (w + sum u_i) / 3, over the two clients that are polled: u_i = start_i + update_i / alpha_i, start_i the model "
+        "that the client had downloaded, alpha_i the mean of the local_steps of all its trips; a trip without local steps "
+        "gives u_i = start_i",
+        papers.FAVAS,
+        {
+            "divided by the local steps that the trip has made": {
+                "rule": lambda: FAVASWith(lambda trip: trip.local_steps)
+            },
+            "updates are not divided": {"rule": lambda: FAVASWith(lambda trip: 1.0)},
+            "the server's model in the place of start_i": {"rule": lambda: StartsAtTheServer(papers.FAVAS())},
+            "the mean of the clients' models, without the server's": {
+                "rule": lambda: papers.FAVAS(server=False)
+            },
+        },
+        trips=POLLS,
+    ),
+    Aggregation(
+        "favas-made",
+        "favas('made')",
+        "w <- (w + sum u_i) / 3, over the two clients that are polled: u_i = start_i + update_i / alpha_i, start_i the model "
+        "that the client had downloaded, alpha_i the trip's local_steps times the share of the client's trips that have "
+        "any; a trip without local steps gives u_i = start_i",
+        lambda: papers.FAVAS(made=True),
+        {
+            "divided by the mean of the client's local steps": {"rule": papers.FAVAS},
+            "the share is left out": {"rule": lambda: FAVASWith(lambda trip: trip.local_steps)},
+        },
+        trips=POLLS,
+    ),
+    Aggregation(
+        "quafl",
+        "quafl(2)",
+        "Each client keeps a model X_i, at first the initial one, which local_steps steps of the trip turn into Y_i. "
+        "w <- (w + sum Y_i) / 3, over the two clients that are polled; then X_i <- (v + 2 Y_i) / 3, v the model that the "
+        "client downloads for its next trip, which is that from before the step. update is Y_i minus the downloaded model",
+        lambda: papers.QuAFL(2),
+        {
+            "clients start anew from the downloaded model": {"rule": lambda: papers.QuAFL(2, resets=True)},
+            "the client's own model and the server's count alike": {"rule": lambda: papers.QuAFL(1)},
+        },
+        trips=POLLS_BEFORE,
+        correction="quafl",
+    ),
+    Aggregation(
+        "fedat",
+        "fedat(2)",
+        "A step is a round of one tier of clients; tiers has that of each client, 0 the fastest. The tier's model v becomes "
+        "the mean of start_i + update_i, start_i the model that the client had downloaded, weighted by the clients' "
+        "examples, and its count T grows by 1. Then w <- (T_1 v_0 + T_0 v_1) / (T_0 + T_1). Counts start at 1, the tiers' "
+        "models at the initial model",
+        lambda: papers.FedAT(TIERS),
+        {
+            "counts start at 0": {"rule": lambda: papers.FedAT(TIERS, first_count=0)},
+            "each tier has its own count as its weight": {
+                "rule": lambda: papers.FedAT(TIERS, opposite=False)
+            },
+            "the models of a round count alike": {"rule": lambda: papers.FedAT(TIERS, by_examples=False)},
+            "the model of the round alone": {"rule": NewestRound},
+        },
+        trips=OF_TIERS,
+        others={"tiers": TIERS},
+    ),
     on_gradients(
         "sasgd",
         "sasgd()",
@@ -1461,6 +1574,21 @@ def events(vector: Schedule, changes: dict[str, Any]) -> dict[str, Any]:
     if "iterations" in settings:
         initial_round = settings["iterations"] == "after a round"
         found = ref.simulate_iterations(delay_of=duration, initial_round=initial_round, **common)
+    elif "polled" in settings:
+        found = ref.simulate_polled(
+            seconds=lambda client, trip: (0.0, duration(client, trip)),
+            select=lambda poll: range(clients),
+            steps_made={},
+            **common,
+            **settings,
+        )
+    elif "tiers" in settings:
+        members = [
+            np.flatnonzero(np.array(settings["tiers"]) == tier) for tier in range(max(settings["tiers"]) + 1)
+        ]
+        found = ref.simulate_tiered(
+            duration=duration, select_round=lambda tier, n: members[tier], **common, **settings
+        )
     elif "cohort" in settings:
         found = ref.simulate_synchronous(
             duration=duration, select_round=lambda n, started: range(clients), **common, **settings
@@ -1473,6 +1601,7 @@ def events(vector: Schedule, changes: dict[str, Any]) -> dict[str, Any]:
         return rows | {"client": [number(client) for client in rows["client"]]}
 
     applied = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
+    applied += ("local_steps",) * ("polled" in settings)
     return {
         "trips": columns(found.applied, *applied),
         "step_time": found.step_times,
@@ -1728,6 +1857,32 @@ SCHEDULES = [
         },
         durations=[[2.0], [3.0, 5.0, 2.0], [7.0, 2.0]],
         steps=9,
+    ),
+    Schedule(
+        "schedule-polls",
+        "polled(cohort_size=3, interval=2.0, most_local_steps=3)",
+        "FAVAS. All clients train from time 0 on, one local step after the other. durations are those of a local step of the "
+        "trip. At the times 2, 4, ... the server makes a step of what all of them have made, which may be nothing, and they "
+        "begin their next trips with the new version. A trip has no more than 3 local steps; one that ends with the poll "
+        "counts.",
+        {"polled": 3, "interval": 2.0, "most_steps": 3},
+        {"any number of local steps": {"most_steps": 99}, "the first step has the number 1": one_step_late},
+        durations=[[0.5], [1.0, 2.0, 0.75], [1.5, 3.0]],
+        steps=4,
+    ),
+    Schedule(
+        "schedule-tiers",
+        "tiered(tiers=[0, 0, 1, 1], cohort_size=2)",
+        "FedAT. Clients 0 and 1 are one tier, 2 and 3 the other. At time 0 all start from version 0. When both clients of a "
+        "tier have arrived, the server makes a step of their trips, and both start again, from the newest version. At one "
+        "instant the first tier's step is made first; then clients start.",
+        {"tiers": (0, 0, 1, 1), "cohort": 2},
+        {
+            "rounds of all clients": {"tiers": (0, 0, 0, 0), "cohort": 4},
+            "the tiers by turns of the clients": {"tiers": (0, 1, 0, 1)},
+            **NUMBERED,
+        },
+        durations=[[1.0, 1.5], [2.0, 1.0], [4.0, 2.5], [3.0]],
     ),
     Schedule(
         "schedule-over-selection",

@@ -267,6 +267,7 @@ class Trip:
     num_examples: int | None = None  # how many examples the client has (None if the simulator was not told)
     step: int | None = None  # the server step (from 0) that applied it: the version just before that step
     staleness: int | None = None  # step - download_version
+    local_steps: int | None = None  # where the protocol decides it
     cancel_time: float | None = None  # for trips thrown away: when
     cancel_step: int | None = None  # for these, too: the version at that moment, which is the step to come
 
@@ -347,6 +348,10 @@ class Rule:
         Trips that are thrown away do not train here, and those of a client train in the order of its trips.
         """
         return None
+
+    def first_model(self, trip: Trip):
+        """The model with which the trip's local training begins."""
+        return trip.start
 
     def trained(self, trip: Trip) -> None:
         """For rules whose clients keep something: the trip has trained, and the server has it."""
@@ -524,7 +529,10 @@ class _Simulation:
         trip.start = self.snapshots[trip.download_version]
         corrected = self.rule.correction(trip)
         more = {} if corrected is None else {"corrected": corrected}
-        update, loss, examples = self.client_update(trip.client, trip.trip, trip.start, **more)
+        begin = self.rule.first_model(trip)
+        update, loss, examples = self.client_update(trip.client, trip.trip, begin, **more)
+        if begin is not trip.start:
+            update = subtract(add(begin, update), trip.start)
         trip.update = float64_copy(update)
         trip.trained = float64_copy(add(trip.start, trip.update))
         trip.loss = float(loss)
@@ -1183,6 +1191,135 @@ def simulate_synchronous(
         thrown_away.sort(key=lambda trip: (trip.cancel_time, trip.arrival_time, trip.client))
         discarded.extend(thrown_away)
     return simulation.replay(in_flight=[], discarded=discarded)
+
+
+def tiers_by_duration(durations: Sequence[float], tiers: int) -> list[int]:
+    """The tier of each client, 0 the fastest: clients in order of duration, then of number, in equal parts.
+
+    Where the parts cannot be equal, the first ones have one client more.
+    """
+    order = sorted(range(len(durations)), key=lambda client: (durations[client], client))
+    smallest, more = divmod(len(order), tiers)
+    sizes = [smallest + (tier < more) for tier in range(tiers)]
+    by_place = [tier for tier, size in enumerate(sizes) for _ in range(size)]
+    return [by_place[order.index(client)] for client in range(len(order))]
+
+
+def simulate_tiered(
+    *,
+    params,
+    num_clients: int,
+    tiers: Sequence[int],
+    cohort: int,
+    duration: Callable[[int, int], float],
+    select_round: Callable[[int, int], Sequence[int]],
+    stop_after_steps: int,
+    rule: Rule,
+    optimizer,
+    client_update: Callable[[int, int, Any], tuple[Any, float, int]],
+    client_examples: Sequence[int] | None = None,
+) -> Replay:
+    """FedAT: each tier makes rounds of its own, one after the other, and each round makes a server step.
+
+    In a round `cohort` clients of the tier start together from the newest version; it is over with the last arrival.
+    Rounds that are over at one instant make their steps in the order of the tiers; then these tiers begin their next
+    rounds. Whatever has not made a step when the last step is made, and the rounds that begin then, is in flight.
+
+    Args:
+      tiers: the tier of each client, from 0 on.
+      select_round: (tier, how many rounds it has begun before) -> that many different clients of it.
+      The other arguments are those of `simulate`.
+    """
+    simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
+    begun = [0] * (max(tiers) + 1)
+    rounds: dict[int, list[Trip]] = {}
+
+    def begin(tier: int, time: float) -> None:
+        members = [client for client in range(num_clients) if tiers[client] == tier]
+        chosen = _checked(select_round(tier, begun[tier]), members, cohort)
+        begun[tier] += 1
+        trips = [simulation.start_trip(client, time) for client in chosen]
+        rounds[tier] = sorted(trips, key=lambda trip: (trip.arrival_time, trip.client))
+
+    for tier in range(len(begun)):
+        begin(tier, 0.0)
+    while simulation.version < stop_after_steps:
+        now = min(trips[-1].arrival_time for trips in rounds.values())
+        over = [tier for tier in sorted(rounds) if rounds[tier][-1].arrival_time == now]
+        over = over[: stop_after_steps - simulation.version]
+        for tier in over:
+            for trip in rounds[tier]:
+                simulation.train(trip)
+            simulation.server_step(rounds.pop(tier), now)
+        for tier in over:
+            begin(tier, now)
+    in_flight = sorted((trip for trips in rounds.values() for trip in trips), key=lambda trip: trip.client)
+    return simulation.replay(in_flight, discarded=[])
+
+
+def simulate_polled(
+    *,
+    params,
+    num_clients: int,
+    polled: int,
+    interval: float,
+    most_steps: int,
+    seconds: Callable[[int, int], tuple[float, float]],
+    select: Callable[[int], Sequence[int]],
+    steps_made: dict[tuple[int, int], int],
+    before_step: bool = False,
+    stop_after_steps: int,
+    rule: Rule,
+    optimizer,
+    client_update: Callable[[int, int, Any], tuple[Any, float, int]],
+    client_examples: Sequence[int] | None = None,
+) -> Replay:
+    """FAVAS: every `interval` the server polls some clients, who hand over what they have made since their last poll.
+
+    Everybody trains from time 0 on, one local step after the other, at most `most_steps` of them. Whoever is polled
+    trains from then on from the version that the step makes. First all polls are gone through, and then the clients
+    train, so that a rule with a method `foresee_steps` can be told [(client, local steps)] of all trips before.
+
+    Args:
+      polled: how many clients are polled at a time.
+      seconds: (client, trip) -> (the time before the first local step, that of each local step).
+      select: (poll) -> that many different clients.
+      before_step: whether whoever is polled trains from then on from the version before the step.
+      steps_made: filled in: {(client, trip): local steps}, which `client_update` may read.
+      The other arguments are those of `simulate`.
+    """
+    simulation = _Simulation(params, num_clients, None, client_update, client_examples, rule, optimizer)
+
+    def start(client: int, polls_before: int) -> Trip:
+        number = simulation.trips_started[client]
+        simulation.trips_started[client] += 1
+        version = max(polls_before - before_step, 0)
+        return Trip(client, number, version, interval * polls_before, math.inf)
+
+    under_way = [start(client, 0) for client in range(num_clients)]
+    polls = []
+    for poll in range(stop_after_steps):
+        now = interval * (poll + 1)
+        chosen = _checked(select(poll), range(num_clients), polled)
+        polls.append([under_way[client] for client in chosen])
+        for trip in polls[-1]:
+            before, each = seconds(trip.client, trip.trip)
+            trip.arrival_time = trip.end_time = now
+            trip.local_steps = 0
+            while trip.local_steps < most_steps:
+                done = trip.download_time + before + (trip.local_steps + 1) * each
+                if done > now + 1e-9 * each:
+                    break
+                trip.local_steps += 1
+            steps_made[trip.client, trip.trip] = trip.local_steps
+            under_way[trip.client] = start(trip.client, poll + 1)
+    if hasattr(rule, "foresee_steps"):
+        rule.foresee_steps([(trip.client, trip.local_steps) for trips in polls for trip in trips])
+    for poll, trips in enumerate(polls):
+        for trip in trips:
+            simulation.train(trip)
+        simulation.server_step(trips, interval * (poll + 1))
+    return simulation.replay(under_way, discarded=[])
 
 
 def simulate_drawn_staleness(

@@ -52,6 +52,10 @@ Sources:
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
   Using a Computing Power-Aware Scheduler", 2024.
+- FedAT: Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
+  Asynchronous Tiers", 2021.
+- FAVAS: Leconte et al., "FAVAS: Federated AVeraging with ASynchronous clients", 2024.
+- QuAFL: Zakerinia et al., "Communication-Efficient Federated Learning With Data and Client Heterogeneity", 2024.
 - FedAdagrad, FedAdam, FedYogi: Reddi et al., "Adaptive Federated Optimization", 2020.
 
 Symbols, in all that follows: w is the server's model, D_i the update of a trip (trained minus downloaded, so
@@ -1176,6 +1180,80 @@ class FedCompass(Rule):
 
 
 # --------------------------------------------------------------------------------------------------
+# FedAT.
+# --------------------------------------------------------------------------------------------------
+
+
+class FedAT(ReportingRule):
+    """FedAT: a step is a round of one tier, whose model becomes the mean of the models that its clients trained.
+
+    Then w <- sum over the M tiers of (T_of_the_opposite_tier / T) w_tier, where T_tier counts rounds. tiers: of each
+    client, 0 the fastest. first_count: what each T_tier starts at; all tiers' models start at w_0. opposite: whether
+    a tier has the count of the opposite tier, or its own.
+
+    Reports: weights, of the tiers' models.
+    """
+
+    def __init__(self, tiers, by_examples: bool = True, first_count: int = 1, opposite: bool = True):
+        self.tiers, self.by_examples, self.first_count = tiers, by_examples, first_count
+        self.opposite = opposite
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        number = max(self.tiers) + 1
+        self.models, self.rounds = [params] * number, [self.first_count] * number
+
+    def pseudo_gradient(self, params, trips):
+        (tier,) = {self.tiers[trip.client] for trip in trips}
+        shares = normalized([float(examples_of(trip)) if self.by_examples else 1.0 for trip in trips])
+        self.models[tier] = weighted_sum(shares, [trip.trained for trip in trips])
+        self.rounds[tier] += 1
+        weights = normalized(self.rounds[::-1] if self.opposite else self.rounds)
+        self.reports.append({"weights": weights})
+        return subtract(params, weighted_sum(weights, self.models))
+
+
+# --------------------------------------------------------------------------------------------------
+# FAVAS.
+# --------------------------------------------------------------------------------------------------
+
+
+class FAVAS(ReportingRule):
+    """FAVAS: w <- (w + sum_i u_i) / (s + 1) over the s polled clients, u_i = x_i + D_i / alpha_i.
+
+    alpha_i: the mean number of local steps of the client's trips; or with ``made``, this trip's own number times the
+    share of the client's trips that have one at least. A trip of none gives u_i = x_i.
+
+    server: whether w is one of the models of the mean.
+
+    Reports: weights, 1 / ((s + 1) alpha_i) of each trip.
+    """
+
+    def __init__(self, made: bool = False, server: bool = True):
+        self.made, self.server = made, server
+
+    def foresee_steps(self, trips):
+        self.steps_of: dict[int, list[int]] = {}
+        for client, steps in trips:
+            self.steps_of.setdefault(client, []).append(steps)
+
+    def alpha(self, trip) -> float:
+        steps = self.steps_of[trip.client]
+        if self.made:
+            return trip.local_steps * sum(number > 0 for number in steps) / len(steps)
+        return sum(steps) / len(steps)
+
+    def pseudo_gradient(self, params, trips):
+        mean, weights = params if self.server else zeros_like(params), []
+        for trip in trips:
+            weights.append(1.0 / self.alpha(trip) if trip.local_steps else 0.0)
+            mean = add(mean, add(trip.start, scale(weights[-1], trip.update)))
+        size = len(trips) + self.server
+        self.reports.append({"weights": [weight / size for weight in weights]})
+        return subtract(params, scale(1.0 / size, mean))
+
+
+# --------------------------------------------------------------------------------------------------
 # Server optimizers of asynchronous DiLoCo.
 # --------------------------------------------------------------------------------------------------
 
@@ -1456,6 +1534,43 @@ class QSGD:
             xi = (level + 1 if chance >= 1 - probability else level) / self.levels
             sent.append(length * math.copysign(1.0, number) * xi)
         return sent
+
+
+class QuAFL(Rule):
+    """QuAFL: client i trains from X_i to Y_i; w <- (w + sum_i Q(Y_i)) / (s + 1); X_i <- (w_before + s Y_i) / (s + 1).
+
+    w_before is the server's model before the step, which the client has downloaded at its poll. compressor: Q sends
+    Y_i - x_i, x_i the downloaded model, through it; None: nothing is lost. resets: whether X_i
+    is the downloaded model.
+    `draw_from` tells how to draw: (client, trip, size) -> uniform numbers.
+    """
+
+    def __init__(self, polled: int, compressor=None, resets: bool = False):
+        self.polled, self.compressor, self.resets = polled, compressor, resets
+
+    def draw_from(self, draw):
+        self.draw = draw
+
+    def begin(self, params, num_clients):
+        self.own = [params] * num_clients  # each client's Y_i
+
+    def first_model(self, trip):
+        if self.resets:
+            return trip.start
+        return scale(1 / (self.polled + 1), add(trip.start, scale(self.polled, self.own[trip.client])))
+
+    def trained(self, trip):
+        self.own[trip.client] = trip.trained
+
+    def pseudo_gradient(self, params, trips):
+        total = params
+        for trip in trips:
+            if self.compressor is not None:
+                whole = as_vector(trip.update)
+                sent = self.compressor(whole, self.draw(trip.client, trip.trip, len(whole)))
+                trip.update = from_vector(sent, trip.update)
+            total = add(total, add(trip.start, trip.update))
+        return subtract(params, scale(1 / (len(trips) + 1), total))
 
 
 class Compressed(FedBuff):

@@ -157,6 +157,27 @@ def with_state(rule, expected, correction: str, rates=(1.0, 1.0), **changes) -> 
     )
 
 
+def polled(rule, expected) -> Case:
+    """Polls of three clients, who have made from 0 to 4 local steps."""
+    work = {"batch_size": 4, "local_steps": "scheduled"}
+    return Case("", rule, expected, server(1.0), buffer_size=3, work=work, polls=(0.8, 4))
+
+
+def quafl(compression=None, expected=None) -> Case:
+    """Clients that are polled go on with models of their own."""
+    work = {"batch_size": 4, "local_steps": "scheduled", "correction": "quafl", "compression": compression}
+    return Case(
+        "",
+        rules.quafl(3),
+        lambda: papers.QuAFL(3, expected),
+        server(1.0),
+        buffer_size=3,
+        work=work,
+        polls=(0.8, 4),
+        download="before_step",
+    )
+
+
 BY_MEAN = {"step_when": "harmonic_mean"}
 ROUNDS = {"step_when": "each_client_once_a_round"}
 CLIENTS = 9
@@ -315,6 +336,20 @@ RULES = {
         work={"batch_size": 4, "local_steps": 3},
     ),
     "fedcompass": scheduled(Case("", rules.fedcompass(), papers.FedCompass, server(1.5), buffer_size=4)),
+    "fedat": Case("", rules.fedat(3), lambda: papers.FedAT(()), server(1.0), buffer_size=2, tiers=3),
+    "fedat, uniform": Case(
+        "",
+        rules.fedat(2, False),
+        lambda: papers.FedAT((), False),
+        server(0.8),
+        buffer_size=4,
+        tiers=(1, 0, 0, 1, 1, 0, 0, 1, 1),
+        work={"batch_size": 4, "local_steps": 2},
+    ),
+    "favas": polled(rules.favas(), papers.FAVAS),
+    "favas, by the steps made": polled(rules.favas("made"), lambda: papers.FAVAS(made=True)),
+    "quafl": quafl(),
+    "quafl, QSGD": quafl(jafl.compression.qsgd(8), papers.QSGD(8)),
     "cgad": Case(
         "",
         rules.cgad(0.2, 7.0),

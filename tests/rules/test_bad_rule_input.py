@@ -169,6 +169,21 @@ WITHOUT_PROTOCOL = {
         {"step_when": "harmonic_mean"},
         "rounds in which each client makes one server step, once all have been heard",
     ),
+    "favas": (
+        rules.favas(),
+        {},
+        r"train from poll to poll, and numbers of their local steps. .*jafl.polled\(cohort_size=.*--protocol=polled",
+    ),
+    "quafl": (
+        rules.quafl(2),
+        {"buffer_size": 2},
+        r"get the model from before the step of their poll. .*jafl.polled\(download='before_step'",
+    ),
+    "fedat": (
+        rules.fedat(3),
+        {},
+        r"rounds of 3 tiers, but the schedule has none. .*jafl.tiered\(tiers=3, cohort_size=.*--protocol=tiered",
+    ),
     "routing of other clients": (
         rules.generalized_async_sgd((1, 2, 3)),
         {},
@@ -187,6 +202,14 @@ WITHOUT_PROTOCOL = {
 def test_a_rule_without_its_protocol_says_which_call_makes_one(name):
     rule, options, parts = WITHOUT_PROTOCOL[name]
     assert_refused(rule, make_schedule(**{"server_steps": 200, **options}), parts)
+
+
+def test_fedat_wants_the_tiers_of_its_schedule():
+    common = {"num_clients": 6, "cohort_size": 1, "delay": jafl.delays.exponential(1.0), "server_steps": 9}
+    for tiers in (2, 4):
+        assert_refused(
+            rules.fedat(3), jafl.tiered(tiers=tiers, **common), f"3 tiers, but the schedule has {tiers}"
+        )
 
 
 def test_trips_without_duration_have_no_rescaled_rate():
@@ -219,6 +242,9 @@ def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
         (rules.ace(memory_precision="int9"), ["memory_precision is 'int9'", "Did you mean 'int8'"]),
         (rules.ca2fl("steps"), ["changes is 'steps'", "one of arrival, step", "Did you mean 'step'"]),
         (rules.ca2fl(memory_precision="half"), ["memory_precision is 'half'", "bfloat16, full, int8"]),
+        (rules.favas("mean"), ["form is 'mean'", "one of expected, made"]),
+        (rules.quafl(0), ["cohort_size is 0", "at least 1"]),
+        (rules.fedat(0), ["tiers is 0", "at least 1"]),
         (rules.fedfa(0), ["window is 0", "at least 1"]),
         (rules.fedfa(form="update"), ["form is 'update'", "Did you mean 'updates'"]),
         (rules.asyncfeded(0.0), ["epsilon is 0", "above 0"]),

@@ -33,6 +33,11 @@ def own_gradient(params: Any) -> Any:
 
 # Of nearly the same durations, so that other ones make schedules of nearly the same size.
 BY_MEAN = {"step_when": "harmonic_mean", "delay": jafl.delays.uniform(0.9, 1.2)}
+POLLS = {
+    "delay": jafl.delays.per_step(jafl.delays.uniform(0.3, 0.9)),
+    "interval": 1.0,
+    "most_local_steps": 3,
+}
 ROWS = {
     "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
@@ -55,10 +60,13 @@ ROWS = {
         rules.fedcompass(rules.staleness.polynomial(2.0)),
         4,
     ),
+    "fedat": Row(rules.fedat(2), None, 3, {"protocol": jafl.tiered, "tiers": 2}),
+    "favas": Row(rules.favas(), None, 3, {"protocol": jafl.polled, **POLLS}),
     "fedfa": Row(rules.fedfa(3), None, 1),
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
+    "quafl": Row(rules.quafl(3), None, 3, {"protocol": jafl.polled, **POLLS, "download": "before_step"}),
     "feddyn": Row(rules.feddyn(0.1), rules.feddyn(0.3), 4),
     "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
     "ringleader": Row(
@@ -257,6 +265,14 @@ def test_huge_staleness_stays_finite(row: Row):
 def small_schedule(
     rule: jafl.Rule, buffer_size: int, restart: str | Mapping[str, Any] = "at_once", seed: int = 0
 ) -> jafl.EventSchedule:
+    if not isinstance(restart, str) and "protocol" in restart:
+        options = {
+            "num_clients": 8,
+            "cohort_size": buffer_size,
+            "delay": jafl.delays.exponential(1.0),
+            **restart,
+        }
+        return options.pop("protocol")(**options, server_steps=24, seed=seed)
     arguments = {
         "num_clients": 8,
         "concurrency": 8 if rule.initial_round else 6,
@@ -283,7 +299,8 @@ def small_run(
     schedule = small_schedule(as_specification(rule).build(), buffer_size, restart, seed)
     model = jafl.models.softmax(source.num_classes)
     correction = as_specification(rule).build().correction
-    work = jafl.client_work(model, learning_rate=learning_rate, correction=correction)
+    steps = None if schedule.local_steps is None else "scheduled"
+    work = jafl.client_work(model, learning_rate=learning_rate, correction=correction, local_steps=steps)
     params = model.init(jax.random.key(0), source.x)
     return jafl.simulate(
         schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes

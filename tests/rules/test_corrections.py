@@ -13,6 +13,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import delays, engine, rules
+from jafl.clients.corrections import CORRECTIONS
+from jafl.records import Arrival
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -246,3 +248,20 @@ def test_none_is_private_or_secure_or_decomposed(rule: Any):
         simulate(events, jafl.private(rule, clip_norm=1.0, delta=1e-5, noise_multiplier=1.0))
     with pytest.raises(jafl.SettingError):
         simulate(events, jafl.secure(rule, clip_norm=1.0))
+
+
+def test_quafl_conserves_the_sum_of_all_models_where_all_clients_are_polled():
+    """The step and the mixing that follows move nothing: w + sum X_i = w_before + sum Y_i, with s = N."""
+    random, number = np.random.default_rng(0), 4
+    server, *trained = (jnp.asarray(random.normal(size=3)) for _ in range(1 + number))
+    rule, correction = rules.quafl(number).build(), CORRECTIONS["quafl"]
+    state = rule.init(server, number)
+    buffer, nothing = rule.begin(state, server), jnp.int32(0)
+    for model in trained:
+        numbers = (nothing,) * 5
+        trip = Arrival(model - server, server, *numbers, loss=jnp.float32(0), columns={})
+        buffer, _ = rule.fold(buffer, trip)
+    stepped = server - rule.finish(buffer, server)[0]
+    mixed = [correction.first(model, rule.broadcast(state), server) for model in trained]
+    np.testing.assert_allclose(stepped + sum(mixed), server + sum(trained), rtol=1e-12)
+    assert np.abs(stepped - server).max() > 0.1

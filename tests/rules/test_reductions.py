@@ -100,6 +100,9 @@ ROUNDS = {"cohort_size": CLIENTS, "delay": delays.constant(2.0), "server_steps":
 AMSGRAD = jafl.specify(server_optimizers.fedamsgrad, learning_rate=0.03)
 
 
+FORMS = ("expected", "made")  # of FAVAS
+
+
 class Identity(NamedTuple):
     """Two rules that are the same on a schedule, or on two of them; ``changes`` of ``run`` are for both."""
 
@@ -180,6 +183,38 @@ def test_identities(name: str):
     if one.differs is not None:
         schedule = asynchronous(**one.differs)
         assert_different(run(schedule, one.rule, **one.changes), run(schedule, one.same, **one.changes))
+
+
+def test_fedat_of_one_tier_is_fedavg():
+    """A round's cohort is drawn anew; of all clients it is everybody, in both."""
+    everybody = {"num_clients": CLIENTS, "cohort_size": CLIENTS, "delay": delays.exponential(1.0)}
+    one_tier = jafl.tiered(tiers=1, server_steps=12, **everybody)
+    rounds = jafl.synchronous(server_steps=12, **everybody)
+    assert_same(
+        run(one_tier, rules.fedat(1), server_rate=1.0), run(rounds, rules.fedavg(True), server_rate=1.0)
+    )
+    two_tiers = jafl.tiered(tiers=2, server_steps=12, **everybody | {"cohort_size": CLIENTS // 2})
+    assert_different(
+        run(two_tiers, rules.fedat(2), server_rate=1.0), run(two_tiers, rules.fedavg(True), server_rate=1.0)
+    )
+
+
+def test_favas_of_all_clients_averages_their_models_and_the_servers():
+    """All make Q = 3 local steps: w <- (w + sum_i (w + update_i / 3)) / (N + 1)."""
+    everybody = {"num_clients": CLIENTS, "cohort_size": CLIENTS, "server_steps": 12}
+    step = delays.per_step(delays.constant(0.2))
+    polls = jafl.polled(interval=1.0, most_local_steps=3, delay=step, **everybody)
+    rounds = jafl.synchronous(delay=delays.constant(1.0), **everybody)
+    own = {form: run(polls, rules.favas(form), server_rate=1.0, local_steps="scheduled") for form in FORMS}
+    same = run(rounds, rules.fedavg(), server_rate=CLIENTS / (CLIENTS + 1) / 3)
+    for history in own.values():
+        assert_same(history, same)
+    slow = jafl.polled(
+        interval=1.0, most_local_steps=3, delay=delays.per_step(delays.exponential(1.0)), **everybody
+    )
+    assert_different(
+        *(run(slow, rules.favas(form), server_rate=1.0, local_steps="scheduled") for form in FORMS)
+    )
 
 
 @pytest.mark.full

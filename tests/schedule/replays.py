@@ -215,8 +215,9 @@ def assert_equal(schedule, replay):
         for ours, theirs in names.items():
             np.testing.assert_array_equal(getattr(schedule, ours), ref.column(trips, theirs), err_msg=ours)
             compared.add(ours)
-    assert schedule.local_steps is None  # of which these cases say nothing
-    compared.add("local_steps")
+    steps = [None] * schedule.num_trips if schedule.local_steps is None else schedule.local_steps.tolist()
+    assert steps == [trip.local_steps for trip in replay.applied]
+    compared |= {"local_steps", "tier"}  # the reference is told the tiers
     assert compared == {field.name for field in dataclasses.fields(schedule)} | {"staleness"}
 
 

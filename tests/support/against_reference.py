@@ -44,6 +44,12 @@ class Case:
     learning_rate: float = 0.2
     steps: int = STEPS
     due: bool = False  # steps of all reports that are due
+    tiers: int | tuple[int, ...] = (
+        0  # so many tiers, or that of each client; their cohorts are of ``buffer_size``
+    )
+    # Polls of ``buffer_size`` clients: their interval and most local steps, where a local step takes the delay.
+    polls: tuple[float, int] | None = None
+    download: str = "after_step"  # which version polled clients get
     # More arguments of ``jafl.asynchronous``, which the reference calls the same.
     protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
     local_steps: Callable[[int, int], int] | None = None  # (client, trip) -> how many the schedule says
@@ -74,6 +80,18 @@ def make_events(case: Case) -> jafl.EventSchedule:
     common = {"num_clients": case.clients, "delay": case.delay, "server_steps": case.steps, "seed": 3}
     if case.due:
         return jafl.drawn_staleness(reports="due", initial_round=case.initial_round, **common)
+    if case.polls:
+        interval, most = case.polls
+        common["delay"] = delays.per_step(case.delay)
+        return jafl.polled(
+            cohort_size=case.buffer_size,
+            interval=interval,
+            most_local_steps=most,
+            download=case.download,
+            **common,
+        )
+    if case.tiers:
+        return jafl.tiered(tiers=case.tiers, cohort_size=case.buffer_size, **common)
     if case.over_selection is None:
         return jafl.asynchronous(
             concurrency=case.concurrency,
@@ -111,6 +129,18 @@ def choices(schedule: jafl.EventSchedule) -> Callable[[float, list[int], int], S
         return sorted(clients[times == time].tolist())
 
     return select
+
+
+def cohorts_of_tiers(schedule: jafl.EventSchedule) -> Callable[[int, int], Sequence[int]]:
+    """The clients of each tier's rounds, as the schedule drew them: those who start at one instant."""
+    client = np.concatenate([schedule.client, schedule.inflight_client])
+    start = np.concatenate([schedule.download_time, schedule.inflight_start_time])
+
+    def select_round(tier: int, number: int) -> Sequence[int]:
+        times = np.unique(start[schedule.tier[client] == tier])
+        return client[(schedule.tier[client] == tier) & (start == times[number])].tolist()
+
+    return select_round
 
 
 class MinibatchDraws:
@@ -168,7 +198,14 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     data = [federation.client(client) for client in range(case.clients)]
     batch_size = case.work.get("batch_size", 0)
     most = case.work.get("local_steps", 1)
-    if case.local_steps is not None:
+    steps_made: dict[tuple[int, int], int] = {}
+    steps_of = case.local_steps
+    if case.polls:
+
+        def steps_of(client: int, trip: int) -> int:
+            return steps_made[client, trip]
+
+    if steps_of is not None:
         most = max(int(schedule.local_steps.max()), 1)
 
     draw = MinibatchDraws(
@@ -182,8 +219,8 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
         count = len(data[client][1])
         per_epoch = -(-count // batch_size) if batch_size else 1
         steps = case.work.get("local_epochs", 0) * per_epoch or most
-        if case.local_steps is not None:
-            steps = max(case.local_steps(client, trip), 1)
+        if steps_of is not None:
+            steps = max(steps_of(client, trip), 1)
         if batch_size == 0:
             return [np.arange(count)] * steps
         return draw(client, trip, num_examples=count, batch_size=batch_size, steps=steps)
@@ -203,13 +240,32 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
         rule=expected_rule,
         optimizer=case.server[1],
         client_update=ref.client_work(
-            data, batches, case.local_steps, learning_rate=case.learning_rate, **case.reference_work
+            data, batches, steps_of, learning_rate=case.learning_rate, **case.reference_work
         ),
         client_examples=federation.num_examples,
     )
     if case.due:
         return ref.simulate_iterations(delay_of=duration, initial_round=case.initial_round, **common)
     common["duration"] = duration
+    if case.polls:
+        del common["duration"]
+        return ref.simulate_polled(
+            polled=case.buffer_size,
+            interval=case.polls[0],
+            most_steps=case.polls[1],
+            seconds=lambda client, trip: (0.0, duration(client, trip)),
+            select=lambda poll: schedule.client[schedule.step == poll].tolist(),
+            steps_made=steps_made,
+            before_step=case.download == "before_step",
+            **common,
+        )
+    if case.tiers:
+        tiers = case.tiers
+        if isinstance(tiers, int):
+            tiers = ref.tiers_by_duration([duration(client, 0) for client in range(case.clients)], tiers)
+        expected_rule.tiers = tiers
+        select_round = cohorts_of_tiers(schedule)
+        return ref.simulate_tiered(tiers=tiers, cohort=case.buffer_size, select_round=select_round, **common)
     if case.over_selection is None:
         return ref.simulate(
             concurrency=case.concurrency,

@@ -83,9 +83,13 @@ def check_shapes(schedule: EventSchedule) -> None:
     most = {"client": schedule.num_clients, "step": schedule.num_steps, "version": schedule.num_steps + 1}
     for field in dataclasses.fields(schedule):
         column = getattr(schedule, field.name)
-        if field.name in ("num_clients", "concurrency") or (field.name == "local_steps" and column is None):
+        if field.name in ("num_clients", "concurrency") or (
+            field.name in ("local_steps", "tier") and column is None
+        ):
             continue
         group = field.name.split("_")[0]
+        if field.name == "tier":
+            lengths["tier"] = schedule.num_clients
         length = lengths.get(group, schedule.num_steps if field.name == "step_time" else schedule.num_trips)
         expected = np.float64 if field.name.endswith("time") else np.int32
         assert column.shape == (length,), f"{field.name} has shape {column.shape}, not ({length},)"

@@ -18,8 +18,10 @@ from jafl.specifications import Specification, as_rule
 NOT_LINEAR = {
     "area": "it adds up clients' whole models, not only their updates",
     "asyncfeded": "its weights depend on the lengths of updates",
+    "favas": "it averages the models from which clients have trained",
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
-    **dict.fromkeys(("feddyn", "masfl", "scaffold"), "what clients keep decides their updates, too"),
+    **dict.fromkeys(("feddyn", "masfl", "quafl", "scaffold"), "what clients keep decides their updates, too"),
+    "fedat": "it averages models of tiers, each of which has replaced the one before",
     "fedfa": "it averages clients' whole models; its form 'updates' is linear",
     "port": "its weights depend on the directions of updates",
     "private": "it clips updates",

@@ -63,9 +63,9 @@ SCHEDULE_ARRAYS = (
 
 
 def schedule_arrays(schedule: EventSchedule) -> dict[str, Any]:
-    """{name: column} of a schedule as ``schedule.npz`` holds it; local steps only where the schedule has them."""
-    names = SCHEDULE_ARRAYS if schedule.local_steps is None else (*SCHEDULE_ARRAYS, "local_steps")
-    return {name: getattr(schedule, name) for name in names}
+    """{name: column} of a schedule as ``schedule.npz`` holds it; local steps and tiers only where it has them."""
+    arrays = {name: getattr(schedule, name) for name in (*SCHEDULE_ARRAYS, "local_steps", "tier")}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 class RunDirectory:
