@@ -15,7 +15,8 @@ from small_runs import alone, small_parts
 
 import jafl
 from jafl import compression, delays, rules
-from jafl.clients.work import ClientData, trip_words
+from jafl.clients.minibatch_gradients import trip_words
+from jafl.clients.records import ClientData
 from jafl.config import calls
 from jafl.simulation.simulate_many import simulate_many
 

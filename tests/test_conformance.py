@@ -26,7 +26,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl import rules
 from jafl.clients.corrections import CORRECTIONS
-from jafl.clients.work import ClientResult, ClientStateRequest, ClientWork
+from jafl.clients.records import ClientResult, ClientStateRequest, ClientWork
 from jafl.rules import server_optimizers
 
 FOLDER = pathlib.Path(__file__).parent.parent / "conformance"

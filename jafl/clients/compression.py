@@ -9,6 +9,7 @@ Letters in shapes: d parameters of the model.
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -196,6 +197,35 @@ class top_k(Compressor):  # noqa: N801
         if kept == size:
             return size * number_bits
         return kept * number_bits + min(kept * (size - 1).bit_length(), size)
+
+
+def check_compression(compression: Any, error_feedback: Any, correction: str | None) -> None:
+    """Raises SettingError for what compresses nothing, or not all that is sent; warns of what does not converge."""
+    require(isinstance(error_feedback, bool), "error_feedback", error_feedback, "True or False")
+    if compression is None:
+        allowed = "False where nothing is compressed: without compression no update leaves anything out"
+        require(not error_feedback, "error_feedback", error_feedback, allowed)
+        return
+    require(
+        isinstance(compression, Compressor),
+        "compression",
+        compression,
+        "None or a compressor of jafl.compression",
+        "Write jafl.compression.top_k(fraction=0.01), for example.",
+    )
+    require(
+        correction is None,
+        "compression",
+        compression,
+        f"None with correction={correction!r}, whose clients and server count on the whole update",
+    )
+    if compression.is_biased and not error_feedback:
+        warnings.warn(
+            f"compression is {compression}, which is biased, and error_feedback is False: what an update leaves out "
+            "is lost, and training need not converge. Set error_feedback=True, with which clients send it later, or "
+            "take jafl.compression.qsgd, which is right in the mean.",
+            stacklevel=4,  # above ``client_work`` and its decorator
+        )
 
 
 COMPRESSORS: dict[str, Any] = {law.__name__: law for law in (qsgd, top_k)}

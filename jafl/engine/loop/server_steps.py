@@ -12,7 +12,7 @@ from jax import lax
 from jafl.base.precision import products_in
 from jafl.base.random_keys import with_own_keys
 from jafl.base.step_scale import is_scale, scaled
-from jafl.clients.work import zeros_like_model
+from jafl.clients.records import zeros_like_model
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows

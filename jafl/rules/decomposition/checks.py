@@ -9,7 +9,7 @@ import optax
 
 from jafl.base.buckets import bucket
 from jafl.base.errors import SettingError, require, whole_number
-from jafl.clients.work import check_number
+from jafl.clients.argument_checks import check_number
 from jafl.data import Federation
 from jafl.records import Rule
 from jafl.specifications import Specification, as_rule
