@@ -12,7 +12,7 @@ from jax import lax
 
 from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import with_own_keys
-from jafl.clients.compression import Compressor
+from jafl.clients.compression import Compressor, Feedback, with_error_feedback
 from jafl.clients.corrections import Correction
 from jafl.clients.minibatch_gradients import (
     LARGEST_BATCH_AT_ONCE,
@@ -90,12 +90,21 @@ class LocalTraining:
         return 0 < self.batch_size <= LARGEST_BATCH_AT_ONCE
 
     @property
+    def feedback(self) -> Feedback | None:
+        """How updates are compressed if clients keep something for that, else None."""
+        if self.error_feedback:
+            return with_error_feedback
+        return self.correction.feedback if self.correction else None
+
+    @property
     def is_scheduled(self) -> bool:
         """Whether each trip makes the local steps that the schedule says."""
         return self.local_steps == SCHEDULED
 
     def train(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> ClientResult:
         """One trip; see ``ClientWork.train``."""
+        if self.correction and self.correction.start:
+            start = self.correction.start(data.broadcast)
         trip = self._trip(data, start, client, key)
         if self.local_steps == 1:  # the update as it is: exact, and two passes over the parameters fewer
             updates, state, loss, used, _, gradient = self._step(
@@ -135,7 +144,7 @@ class LocalTraining:
 
     def first_kept(self, params: Params) -> "_Kept":
         """What a client keeps before its first trip, if it keeps its optimizer's state."""
-        has_both = self.correction or self.error_feedback
+        has_both = self.feedback or (self.correction and self.correction.keeps)
         return _Kept(zeros_like_model(params) if has_both else None, self.optimizer.init(params))
 
     def _own(self, data: ClientData) -> "_Kept":
@@ -157,7 +166,7 @@ class LocalTraining:
         whether the trip has made local steps, without which it changes nothing; None: it has.
         """
         sent, own = None, left
-        if self.correction:
+        if self.correction and self.correction.end:
             before = self._own(trip.data).correction
             sent, own = self.correction.end(before, trip.data.broadcast, mean, update)
             if any_steps is not None:
@@ -167,20 +176,25 @@ class LocalTraining:
     def _compressed(
         self, trip: _Trip, update: Updates, any_steps: jax.Array | None = None
     ) -> tuple[Updates, Updates | None]:
-        """(what the server decodes, what error feedback keeps or None); ``any_steps`` as of ``_kept``."""
+        """(what the server decodes, what the client keeps for the next or None); ``any_steps`` as of ``_kept``."""
         if self.compression is None:
             return update, None
-        # As for an optimizer's state: who measures single trips has no state for them.
-        if self.error_feedback and trip.data.state is not None:
-            update = jax.tree.map(jnp.add, update, self._own(trip.data).correction)
-        sent = self.compression.compress(update, trip.key)
+        before = left = None
+        if self.feedback is None:
+            sent = self.compression.compress(update, trip.key)
+        else:
+            # As for an optimizer's state: who measures single trips has no state for them.
+            has_state = trip.data.state is not None
+            before = self._own(trip.data).correction if has_state else zeros_like_model(update)
+            sent, left = self.feedback(self.compression, update, before, trip.key)
         if any_steps is not None:
             sent = _or_else(any_steps, sent)
-        return sent, jax.tree.map(jnp.subtract, update, sent) if self.error_feedback else None
+            left = left and _or_else(any_steps, left, before)
+        return sent, left
 
     def check(self, params: Params, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> None:
         """Raises SettingError for an optimizer that cannot be right here; see ``ClientWork.check``."""
-        if self.compression is not None and self.error_feedback:
+        if self.compression is not None and self.feedback:
             self.compression.check_error_feedback(sum(leaf.size for leaf in jax.tree.leaves(params)))
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
         steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1), local_steps))
@@ -213,7 +227,7 @@ class LocalTraining:
         count = end - first
         size = count if self.batch_size == 0 else self.batch_size
         term = None
-        if self.correction:
+        if self.correction and self.correction.begin:
             term = self.correction.begin(self._own(data).correction, data.broadcast)
         return _Trip(data, start, key, first, count, size, -(-count // size), term)
 
@@ -239,7 +253,7 @@ class LocalTraining:
         """
         gradient, loss, used, count = self._gradient(trip, number, params)
         direction = gradient
-        if self.correction:
+        if self.correction and self.correction.direction:
             own = (trip.term, params, trip.start, trip.data.broadcast)
             direction = self.correction.direction(gradient, *own)
         updates, state = self.optimizer.update(direction, state, params)

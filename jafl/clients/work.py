@@ -13,7 +13,7 @@ from jafl.base.described import described
 from jafl.base.errors import choose, require
 from jafl.clients.argument_checks import check_batches, check_steps, number_as_data, optimizer_and_schedule
 from jafl.clients.compression import Compressor, check_compression
-from jafl.clients.corrections import CORRECTIONS
+from jafl.clients.corrections import CORRECTIONS, check_correction
 from jafl.clients.local_training import LocalTraining
 from jafl.clients.records import ClientStateRequest, ClientWork
 from jafl.models import Model
@@ -66,9 +66,11 @@ def client_work(
       keep_optimizer_state: each client keeps the state of its optimizer from one trip to the next, as in DiLoCo
         (Douillard et al. 2023), in place of a new one at each trip. A schedule in it then counts all local steps of
         the client's applied trips. Plain SGD keeps nothing.
-      correction: how local gradients are corrected: "scaffold", "feddyn", "masfl" or "adamasfl". The correction reads
-        what the client keeps and what the rule broadcasts; ``jafl.rules.scaffold``, ``feddyn`` and ``masfl`` have the
-        equations. The client's optimizer gets the corrected gradient in place of the gradient. None: no correction.
+      correction: how local training is corrected: "scaffold", "feddyn", "masfl", "adamasfl", "ef21" or "qafel". The
+        correction reads what the client keeps and what the rule broadcasts; the rules of ``jafl.rules`` with these
+        names have the equations. With the first four the client's optimizer gets the corrected gradient in place of
+        the gradient; "ef21" sends the compressed difference from what was sent before, and "qafel" trains from the
+        model that the server broadcasts. None: no correction.
       state_precision: precision in which the clients' states are held: "full", "bfloat16" or "int8"; the last two
         hold floats only.
       compression: how the update is sent in fewer bytes, such as ``jafl.compression.qsgd(levels=4)``. The rule sees
@@ -103,11 +105,11 @@ def client_work(
     check_batches(batch_size, learning_rate_normalization)
     fits = isinstance(keep_optimizer_state, bool)
     require(fits, "keep_optimizer_state", keep_optimizer_state, "True or False")
-    if correction is not None:
-        choose("correction", correction, CORRECTIONS)
     choose("state_precision", state_precision, dict.fromkeys(("full", "bfloat16", "int8")))
-    check_compression(compression, error_feedback, correction)
-    keeps = keep_optimizer_state or correction is not None or error_feedback
+    check_correction(correction, compression, error_feedback)
+    corrected = CORRECTIONS[correction] if correction else None
+    check_compression(compression, error_feedback, correction if corrected and corrected.feedback else None)
+    keeps = keep_optimizer_state or error_feedback or (corrected is not None and corrected.keeps)
     require(
         state_precision == "full" or keeps,
         "state_precision",
@@ -173,7 +175,7 @@ def _client_work(
     state = None
     if keep_optimizer_state:
         state = ClientStateRequest(training.first_kept)
-    elif correction or error_feedback:
+    elif error_feedback or (training.correction and training.correction.keeps):
         state = ClientStateRequest()
     return ClientWork(
         training.train,

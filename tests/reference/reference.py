@@ -348,6 +348,13 @@ class Rule:
         """
         return None
 
+    def downloaded(self, version: int, params):
+        """For rules whose clients train from something else than the model `params` of the version."""
+        return params
+
+    def version_made(self, version: int, params) -> None:
+        """The server has made a version of the model."""
+
     def trained(self, trip: Trip) -> None:
         """For rules whose clients keep something: the trip has trained, and the server has it."""
 
@@ -521,7 +528,7 @@ class _Simulation:
 
     def train(self, trip: Trip) -> None:
         """Fills in what the client brings back, from the version that it downloaded."""
-        trip.start = self.snapshots[trip.download_version]
+        trip.start = self.rule.downloaded(trip.download_version, self.snapshots[trip.download_version])
         corrected = self.rule.correction(trip)
         more = {} if corrected is None else {"corrected": corrected}
         update, loss, examples = self.client_update(trip.client, trip.trip, trip.start, **more)
@@ -547,6 +554,7 @@ class _Simulation:
             params = float64_copy(stepped)
         self.version += 1
         self.snapshots[self.version] = params
+        self.rule.version_made(self.version, params)
         self.applied.extend(trips)
         self.step_times.append(time)
 

@@ -33,6 +33,7 @@ def own_gradient(params: Any) -> Any:
 
 # Of nearly the same durations, so that other ones make schedules of nearly the same size.
 BY_MEAN = {"step_when": "harmonic_mean", "delay": jafl.delays.uniform(0.9, 1.2)}
+TOP_K = jafl.compression.top_k(0.5)
 ROWS = {
     "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
@@ -59,6 +60,12 @@ ROWS = {
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
+    "ef21": Row(rules.ef21(), None, 4),
+    "qafel": Row(
+        rules.qafel(TOP_K, rules.staleness.polynomial(0.5)),
+        rules.qafel(TOP_K, rules.staleness.polynomial(2.5)),
+        4,
+    ),
     "feddyn": Row(rules.feddyn(0.1), rules.feddyn(0.3), 4),
     "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
     "ringleader": Row(
@@ -283,7 +290,10 @@ def small_run(
     schedule = small_schedule(as_specification(rule).build(), buffer_size, restart, seed)
     model = jafl.models.softmax(source.num_classes)
     correction = as_specification(rule).build().correction
-    work = jafl.client_work(model, learning_rate=learning_rate, correction=correction)
+    compression = TOP_K if correction == "ef21" else None
+    work = jafl.client_work(
+        model, learning_rate=learning_rate, correction=correction, compression=compression
+    )
     params = model.init(jax.random.key(0), source.x)
     return jafl.simulate(
         schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes

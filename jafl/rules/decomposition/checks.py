@@ -19,7 +19,9 @@ NOT_LINEAR = {
     "area": "it adds up clients' whole models, not only their updates",
     "asyncfeded": "its weights depend on the lengths of updates",
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
-    **dict.fromkeys(("feddyn", "masfl", "scaffold"), "what clients keep decides their updates, too"),
+    **dict.fromkeys(
+        ("ef21", "feddyn", "masfl", "qafel", "scaffold"), "what clients keep decides their updates, too"
+    ),
     "fedfa": "it averages clients' whole models; its form 'updates' is linear",
     "port": "its weights depend on the directions of updates",
     "private": "it clips updates",
