@@ -12,7 +12,8 @@ from against_reference import MinibatchDraws
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.clients.work import LARGEST_BATCH_AT_ONCE, ROWS_AT_ONCE, ClientData, minibatches, trip_words
+from jafl.clients.minibatch_gradients import LARGEST_BATCH_AT_ONCE, ROWS_AT_ONCE, minibatches, trip_words
+from jafl.clients.records import ClientData
 
 SIZES = [1, 3, 8, 20, 70]
 MODEL = jafl.models.softmax(3)

@@ -15,8 +15,12 @@ from small_runs import alone, small_parts
 
 import jafl
 from jafl import compression, delays, rules
-from jafl.clients.work import ClientData, trip_words
+from jafl.clients.minibatch_gradients import trip_words
+from jafl.clients.records import ClientData
 from jafl.config import calls
+from jafl.config.builders.schedule import make_delay
+from jafl.config.experiment import make_experiments
+from jafl.config.settings import Settings
 from jafl.simulation.simulate_many import simulate_many
 
 CLIENTS, SIZE = 7, 40
@@ -398,6 +402,44 @@ def test_a_compressor_of_ones_own():
     history = simulate(work_of(sign(), True))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(history.params))
     assert apart(history.params, simulate(work_of(None)).params) > 1e-3
+
+
+def test_settings_take_the_size_of_an_upload_from_the_compressor():
+    """By hand: the model of 43 parameters has 172 bytes, top_k(0.2) sends 9 of them with 6 bits for each place."""
+    upload = compression.top_k(0.2).bytes(MODEL.init(jax.random.key(0), federation().x))
+    assert upload == math.ceil((9 * 32 + min(9 * 6, 43)) / 8)
+    clients, trips = np.array([0]), np.array([0])
+
+    def duration(delay: str, upload_bytes: float | None = upload) -> float:
+        law = make_delay(Settings(delay=delay), np.array([3]), 172.0, upload_bytes)
+        return float(law.durations(0, clients, trips)[0])
+
+    network = "with_network(constant, download_bandwidth=172, upload_bandwidth=100)"
+    assert duration(network) == 2 + upload / 100
+    assert duration(network, None) == 2 + 172 / 100, "without compression an update is as large as the model"
+    assert duration(network.replace("constant", "constant, upload_bytes=50")) == 2.5
+    both = network.replace("constant", "constant, model_bytes=86, upload_bytes=50")
+    assert duration(f"once_per_client({both})") == 2.0
+    said = "delay.upload_bytes is None, but must be a number where updates are compressed and delay.model_bytes is 86"
+    with pytest.raises(jafl.SettingError, match=said):
+        duration(network.replace("constant", "constant, model_bytes=86"))
+
+
+def test_a_run_of_settings_takes_as_long_as_its_compressed_updates():
+    settings = Settings(
+        dataset="synthetic(mean_examples=10)",
+        num_clients=3,
+        algorithm="fedbuff",
+        delay="with_network(constant, upload_bandwidth=100)",
+        server_steps=2,
+        concurrency=3,
+        buffer_size=3,
+    )
+    compressed = settings.changed({"client_work.compression": "qsgd(levels=4)"})
+    (plain,), (small,) = map(make_experiments, (settings, compressed))
+    model_bytes = 4 * sum(leaf.size for leaf in jax.tree.leaves(plain.params))
+    assert plain.schedule.step_time[0] == 1 + model_bytes / 100
+    assert small.schedule.step_time[0] == 1 + compression.qsgd(4).bytes(small.params) / 100
 
 
 def test_the_command_line_has_them():

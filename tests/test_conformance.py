@@ -25,8 +25,9 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.clients.corrections import CORRECTIONS
-from jafl.clients.work import ClientResult, ClientStateRequest, ClientWork
+from jafl.clients import compression
+from jafl.clients.corrections import CORRECTIONS, Correction
+from jafl.clients.records import ClientResult, ClientStateRequest, ClientWork
 from jafl.rules import server_optimizers
 
 FOLDER = pathlib.Path(__file__).parent.parent / "conformance"
@@ -89,7 +90,7 @@ def test_what_a_vector_gives_fits_together(name: str):
     assert np.max(step - version) >= 2 or vector["rule"] in made.NEVER_STALE
     assert len(np.unique(client)) < len(client)
     assert np.all(version <= step) and np.all(np.diff(step) >= 0) and len(models) == step[-1] + 2
-    if "correction" not in clients:
+    if not clients.keys() & {"correction", "compression"}:
         a, b, steps = (np.array(clients[column])[client] for column in ("curvature", "minimum", "steps"))
         steps = np.array(trips.get("local_steps", steps))
         kept = (1 - clients["rate"] * a) ** steps[:, None]
@@ -279,7 +280,7 @@ def schedule_of(vector: dict) -> jafl.EventSchedule:
 
 def rule_of(vector: dict) -> Any:
     """The rule that the vector's call in jafl makes."""
-    names = {**rules.RULES, "staleness": rules.staleness}
+    names = {**rules.RULES, "staleness": rules.staleness, "top_k": compression.top_k}
     if "server_loss" in vector:
         a, b = (np.array(vector["server_loss"][name]) for name in ("curvature", "minimum"))
 
@@ -317,9 +318,15 @@ def quadratic_work(clients: dict, model: jafl.Model, scheduled: bool) -> ClientW
     steps, used = (jnp.asarray(clients[name], jnp.int32) for name in ("steps", "batch_examples"))
 
     name = clients.get("correction")
-    correction = CORRECTIONS[name] if name else None
+    correction = CORRECTIONS[name] if name else Correction()
+    feedback, top_1 = None, compression.top_k(0.25)
+    if "compression" in clients:  # of one number of the model's four, of which two, the biases, stay 0
+        assert (clients["compression"], clients["kept"]) == ("top_k", top_1.kept(4))
+        feedback = correction.feedback if name else compression.with_error_feedback
 
     def train(data, start, client, key):
+        start = correction.start(data.broadcast) if correction.start else start
+
         def gradient(y):
             away = y["dense"]["kernel"] - b[client]
             return {"dense": {"kernel": a[client] * away, "bias": jnp.zeros_like(y["dense"]["bias"])}}
@@ -327,26 +334,29 @@ def quadratic_work(clients: dict, model: jafl.Model, scheduled: bool) -> ClientW
         def step(_, carry):
             y, total = carry
             own = found = gradient(y)
-            if correction:
+            if correction.direction:
                 own = correction.direction(found, term, y, start, data.broadcast)
             moved = jax.tree.map(lambda y, g: y - clients["rate"] * g, y, own)
             return moved, jax.tree.map(jnp.add, total, found)
 
         count = data.local_steps if scheduled else steps[client]
-        first = start
-        if correction and correction.first:
-            first = correction.first(data.state, data.broadcast, start)
-        term = correction.begin(data.state, data.broadcast) if correction else None
+        first = correction.first(data.state, data.broadcast, start) if correction.first else start
+        term = correction.begin(data.state, data.broadcast) if correction.begin else None
         nothing = jax.tree.map(jnp.zeros_like, start)
         trained, total = jax.lax.fori_loop(0, count, step, (first, nothing))
         update = jax.tree.map(jnp.subtract, trained, start)
         mean = jax.tree.map(lambda total: total / jnp.maximum(count, 1), total)
-        kept = correction.end(data.state, data.broadcast, mean, update, start) if correction else ()
+        kept = correction.end(data.state, data.broadcast, mean, update, start) if correction.end else ()
+        if feedback:
+            update, left = feedback(top_1, update, data.state, key)
+            kept = (None, left)
+        elif "compression" in clients:
+            update = top_1.compress(update, key)
         loss = jnp.sum(a[client] * (start["dense"]["kernel"][0] - b[client]) ** 2) / 2
         return ClientResult(update, loss, used[client], count, *kept)
 
     state = None
-    if correction:
+    if correction.keeps or feedback:
         state = ClientStateRequest(correction.initial) if correction.initial else ClientStateRequest()
     return ClientWork(train, model, state=state, correction=name, reads_local_steps=scheduled)
 
@@ -380,7 +390,8 @@ def models_of(vector: dict, **how: Any) -> np.ndarray:
 def has_matrix_form(name: str) -> bool:
     """Whether rule and server optimizer are linear; FedAsync is in its own way."""
     plain = VECTORS[name]["server"]["optimizer"] in ("sgd", "delayed_nesterov")
-    return plain and rule_of(VECTORS[name]).build().linear
+    keeps = "compression" in VECTORS[name]["clients"]
+    return plain and rule_of(VECTORS[name]).build().linear and not keeps
 
 
 FORMS = {
@@ -414,7 +425,8 @@ def tier(name: str, form: str) -> Any:
 )
 def test_the_engine_computes_the_models_of_the_vectors(name: str, form: str, float64):
     vector = VECTORS[name]
-    how = {"client_state": True} if "correction" in vector["clients"] and "waves" in form else {}
+    keeps = vector["clients"].keys() & {"correction", "compression"}
+    how = {"client_state": True} if keeps and "waves" in form else {}
     found = models_of(vector, **FORMS[form](schedule_of(vector), **how))
     np.testing.assert_allclose(found, vector["expected"]["models"], rtol=TOLERANCE, atol=TOLERANCE)
 

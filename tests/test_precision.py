@@ -19,7 +19,7 @@ from experiments.tools.benchmarks.rounded_products import rounded
 from jafl import engine
 from jafl.base.errors import SettingError
 from jafl.base.precision import MATMUL_PRECISIONS, check_precision, products_in
-from jafl.clients.work import ClientData
+from jafl.clients.records import ClientData
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.models.forms.convolution import _in_parts, _plain

@@ -102,6 +102,8 @@ RATES = {
     "masfl": (MORE_CLIENTS, (0.03, 0.1, 0.3, 1.0)),
     # Steps of length 1 at the clients, whose mean the server takes.
     "adamasfl": ((0.01, 0.03, 0.1), OF_A_MEAN),
+    "ef21": (MORE_CLIENTS, OF_A_MEAN),
+    "qafel": (MORE_CLIENTS, OF_A_MEAN),
     "fedfix": (MORE_CLIENTS, OF_A_MEAN),
     # With another server's rate they would be no means of models any more.
     "area": (MORE_CLIENTS, (1.0,)),

@@ -9,6 +9,8 @@ Letters in shapes: d parameters of the model.
 
 import dataclasses
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from jafl.base.errors import real_number, require, whole_number
-from jafl.records import Params, Updates
+from jafl.records import ArrayTree, Params, Updates
 
 # Distinguishes the keys of compression from all other uses of a trip's random words.
 _COMPRESSION = 302
@@ -196,6 +198,53 @@ class top_k(Compressor):  # noqa: N801
         if kept == size:
             return size * number_bits
         return kept * number_bits + min(kept * (size - 1).bit_length(), size)
+
+
+# (compressor, update [*P], what the client keeps [*P], random words [2]) -> (what the server decodes, what is kept)
+Feedback = Callable[[Compressor, Updates, ArrayTree, jax.Array], tuple[Updates, ArrayTree]]
+
+
+def with_error_feedback(
+    compressor: Compressor, update: Updates, error: ArrayTree, words: jax.Array
+) -> tuple[Updates, ArrayTree]:
+    """(C(u + e), u + e - C(u + e)) [*P] of an update u and the ``error`` e that the client has kept."""
+    whole = jax.tree.map(jnp.add, update, error)
+    sent = compressor.compress(whole, words)
+    return sent, jax.tree.map(jnp.subtract, whole, sent)
+
+
+def with_compressed_difference(
+    compressor: Compressor, update: Updates, estimate: ArrayTree, words: jax.Array
+) -> tuple[Updates, ArrayTree]:
+    """(C(u - h), h + C(u - h)) [*P] of an update u and the ``estimate`` h of it that client and server keep: EF21."""
+    sent = compressor.compress(jax.tree.map(jnp.subtract, update, estimate), words)
+    return sent, jax.tree.map(jnp.add, estimate, sent)
+
+
+def check_compression(compression: Any, error_feedback: Any, correction: str | None) -> None:
+    """Raises SettingError for what compresses nothing; warns of what does not converge.
+
+    correction: the name of the one that keeps what compression leaves out in a way of its own, or None.
+    """
+    require(isinstance(error_feedback, bool), "error_feedback", error_feedback, "True or False")
+    if compression is None:
+        allowed = "False where nothing is compressed: without compression no update leaves anything out"
+        require(not error_feedback, "error_feedback", error_feedback, allowed)
+        return
+    require(
+        isinstance(compression, Compressor),
+        "compression",
+        compression,
+        "None or a compressor of jafl.compression",
+        "Write jafl.compression.top_k(fraction=0.01), for example.",
+    )
+    if compression.is_biased and not error_feedback and correction is None:
+        warnings.warn(
+            f"compression is {compression}, which is biased, and error_feedback is False: what an update leaves out "
+            "is lost, and training need not converge. Set error_feedback=True, with which clients send it later, or "
+            "take jafl.compression.qsgd, which is right in the mean.",
+            stacklevel=4,  # above ``client_work`` and its decorator
+        )
 
 
 COMPRESSORS: dict[str, Any] = {law.__name__: law for law in (qsgd, top_k)}

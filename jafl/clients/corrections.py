@@ -1,4 +1,4 @@
-"""How clients correct their local gradients, with what they keep between trips and what the server broadcasts.
+"""How clients correct what they compute, with what they keep between trips and what the server broadcasts.
 
 Letters: x the downloaded model, y the model in training, g(y) a minibatch gradient, Q the local steps of a trip.
 """
@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jafl.base.errors import choose, require
+from jafl.clients.compression import Feedback, with_compressed_difference
 from jafl.records import ArrayTree, Gradients, Params, Updates
 
 
@@ -24,14 +26,26 @@ class Correction(NamedTuple):
       first: (state, broadcast, x) -> [*P]: the model with which local training begins; None: with x. With it a trip
         without local steps has an update, too.
       initial: (params) -> state before the client's first trip; None: zeros.
+      start: (broadcast) -> [*P]: the model that takes the place of x, the downloaded one; None: x itself.
+      feedback: how updates are compressed, as ``compression.with_error_feedback`` does; or None. With one, the
+        clients' updates must be compressed.
+      may_compress: whether the clients' updates may be compressed.
     """
 
-    begin: Callable[[ArrayTree, Any], Any]
-    direction: Callable[[Gradients, Any, Params, Params, Any], Gradients]
-    end: Callable[[ArrayTree, Any, Gradients | None, Updates, Params], tuple[Any, ArrayTree]]
-    needs_mean: bool
+    begin: Callable[[ArrayTree, Any], Any] | None = None
+    direction: Callable[[Gradients, Any, Params, Params, Any], Gradients] | None = None
+    end: Callable[[ArrayTree, Any, Gradients | None, Updates, Params], tuple[Any, ArrayTree]] | None = None
+    needs_mean: bool = False
     first: Callable[[ArrayTree, Any, Params], Params] | None = None
     initial: Callable[[Params], ArrayTree] | None = None
+    start: Callable[[Any], Params] | None = None
+    feedback: Feedback | None = None
+    may_compress: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the client keeps a state between its trips."""
+        return self.end is not None or self.feedback is not None
 
 
 def _difference(first: ArrayTree, second: ArrayTree) -> ArrayTree:
@@ -108,14 +122,43 @@ def _own_model(
 CORRECTIONS = {
     "scaffold": Correction(_control_difference, _by_control, _new_control, True),
     "feddyn": Correction(lambda state, broadcast: state, _dynamic, _after_dynamic, False),
-    "quafl": Correction(
-        lambda state, broadcast: None,
-        lambda gradient, term, y, x, broadcast: gradient,
-        _own_model,
-        False,
-        first=_mixed,
-        initial=lambda params: params,
-    ),
+    "quafl": Correction(end=_own_model, first=_mixed, initial=lambda params: params, may_compress=True),
     "masfl": Correction(_control_difference, _with_momentum, _new_control, True),
     "adamasfl": Correction(_control_difference, _of_length_one, _new_control, True),
+    "ef21": Correction(feedback=with_compressed_difference, may_compress=True),
+    "qafel": Correction(start=lambda broadcast: broadcast["hidden"], may_compress=True),
 }
+
+
+def check_correction(correction: str | None, compression: Any, error_feedback: bool) -> None:
+    """Raises SettingError for an unknown correction, or one that takes no compressed updates, or needs them."""
+    if correction is None:
+        return
+    found = choose("correction", correction, CORRECTIONS)
+    require(
+        compression is None or found.may_compress,
+        "compression",
+        compression,
+        f"None with correction={correction!r}, whose clients and server count on the whole update",
+    )
+    require(
+        not (error_feedback and found.end),
+        "error_feedback",
+        error_feedback,
+        f"False with correction={correction!r}, whose clients keep something else between their trips",
+    )
+    if found.feedback is None:
+        return
+    require(
+        compression is not None,
+        "compression",
+        None,
+        f"a compressor with correction={correction!r}, which sends compressed differences",
+        "Write jafl.compression.top_k(fraction=0.01), for example.",
+    )
+    require(
+        not error_feedback,
+        "error_feedback",
+        error_feedback,
+        f"False with correction={correction!r}, which keeps what was sent in the place of what was left out",
+    )

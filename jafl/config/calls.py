@@ -45,7 +45,7 @@ def _delays() -> Grammar:
         **{law.__name__: law for law in laws},
         "duration_trace": duration_trace,
     }
-    return Grammar("delay", factories, supplied=("model_bytes",), fixed=("num_examples",))
+    return Grammar("delay", factories, supplied=("model_bytes", "upload_bytes"), fixed=("num_examples",))
 
 
 def _availabilities() -> Grammar:
@@ -162,11 +162,12 @@ def _protocols() -> Grammar:
 
 
 def _algorithms() -> Grammar:
+    from jafl.clients.compression import COMPRESSORS
     from jafl.config.presets import ALGORITHMS
     from jafl.rules.staleness import STALENESS_WEIGHTS
 
     fixed = ("server_gradient", "buffer_size", "server_learning_rate")
-    return Grammar("algorithm", ALGORITHMS, ("divide_by",), fixed, inner=STALENESS_WEIGHTS)
+    return Grammar("algorithm", ALGORITHMS, ("divide_by",), fixed, inner={**STALENESS_WEIGHTS, **COMPRESSORS})
 
 
 def _private() -> Grammar:

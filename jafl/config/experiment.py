@@ -162,14 +162,16 @@ def make_experiment(
     shapes = loaded.initial(
         "shapes", model, settings, source, lambda: jax.eval_shape(model.init, init_key, source.x[:1])
     )
+    work = make_client_work(settings, model, planned.correction)
+    compression = work.build().compression
     with stopwatch.part("schedule"):
         schedule = make_schedule(
             settings,
             federation.num_examples,
             initial_round=planned.initial_round,
             model_bytes=float(count_bytes(shapes)),
+            upload_bytes=float(compression.bytes(shapes)) if compression else None,
         )
-    work = make_client_work(settings, model, planned.correction)
     has_own = bool(settings.argument("split.server_examples"))
     own = server_gradient(model, federation.server_x, federation.server_y) if has_own else None
     rule, server_optimizer = make_rule(settings, own), make_server_optimizer(settings)

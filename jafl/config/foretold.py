@@ -1,7 +1,7 @@
 """What settings would take of the machine, said in a moment: numbers so large that a run could never be made."""
 
 from jafl.base.errors import require
-from jafl.clients.work import MOST_STEPS_OF_A_TRIP
+from jafl.clients.records import MOST_STEPS_OF_A_TRIP
 from jafl.config.calls import TRIPS_PER_STEP, grammar
 from jafl.config.settings import Settings
 from jafl.engine.plan.device_memory import host_memory, readable

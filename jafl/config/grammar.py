@@ -677,7 +677,7 @@ class Grammar:
         for name, parameter in self._parameters(call.name).items():
             if call.name == DEFAULT and name not in call.arguments:
                 continue
-            if name in call.arguments:
+            if name in call.arguments and not (call.arguments[name] is None and name in self.supplied):
                 arguments[name] = call.arguments[name]
             elif parameter.default is not EMPTY and name not in self.supplied:
                 arguments[name] = self._default(parameter.default)

@@ -70,6 +70,18 @@ PRESETS["scaffold"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_
 PRESETS["feddyn"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["masfl"] = {"learning_rate": 0.1, "server_learning_rate": 0.1}
 PRESETS["adamasfl"] = {"rule": "masfl", "learning_rate": 0.03, "server_learning_rate": 3.0}
+# Compressed updates: the tenth of largest magnitude of each. QAFeL sends compressed changes of the model as well.
+PRESETS["ef21"] = {
+    "protocol": "synchronous",
+    "client_work.compression": "top_k(fraction=0.1)",
+    "learning_rate": 0.1,
+    "server_learning_rate": 1.0,
+}
+PRESETS["qafel"] = {
+    "client_work.compression": "qsgd(levels=4)",
+    "learning_rate": 0.1,
+    "server_learning_rate": 0.3,
+}
 PRESETS["fedcompass"] = {
     "protocol": "compass",
     "local_steps": "scheduled",

@@ -145,6 +145,7 @@ class _RuleFields(NamedTuple):
     check_model: Callable[[Params], None] | None
     broadcast: Callable[[RuleState], Mapping[str, ArrayTree]] | None
     check_schedule: Callable[[EventSchedule], None] | None
+    after_step: Callable[[RuleState, Params], RuleState] | None
 
 
 class Rule(_RuleFields):
@@ -185,6 +186,8 @@ class Rule(_RuleFields):
         model: the server optimizer, evaluations and ``History.params`` do not see it.
       check_schedule: (schedule) -> None, or None: raises SettingError for a schedule of another protocol than the
         rule is defined for, and says which call makes one. Called on the host. (``columns`` takes any schedule.)
+      after_step: (state, params) -> state, or None: changes the state once the server optimizer has made the new
+        version ``params`` [*P], before ``broadcast`` reads it. For a rule with a broadcast.
 
     Args:
       **fields: fields of the last two records, one by one.
@@ -212,6 +215,7 @@ class Rule(_RuleFields):
         check_model: Callable[[Params], None] | None = None,
         broadcast: Callable[[RuleState], Mapping[str, ArrayTree]] | None = None,
         check_schedule: Callable[[EventSchedule], None] | None = None,
+        after_step: Callable[[RuleState, Params], RuleState] | None = None,
         **fields: Any,
     ):
         functions = {"init": init, "begin": begin, "fold": fold, "finish": finish, "columns": columns}
@@ -237,6 +241,7 @@ class Rule(_RuleFields):
             check_model,
             broadcast,
             check_schedule,
+            after_step,
         )
 
     def _replace(self, **changes: Any) -> "Rule":

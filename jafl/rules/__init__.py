@@ -68,6 +68,7 @@ from jafl.rules.ca2fl import ca2fl as ca2fl
 from jafl.rules.cgad import cgad as cgad
 from jafl.rules.delay_adaptive_asgd import delay_adaptive_asgd as delay_adaptive_asgd
 from jafl.rules.dude_asgd import dude_asgd as dude_asgd
+from jafl.rules.ef21 import ef21 as ef21
 from jafl.rules.exponential_weighting import exponential_weighting as exponential_weighting
 from jafl.rules.fadas import fadas as fadas
 from jafl.rules.favas import favas as favas
@@ -87,6 +88,7 @@ from jafl.rules.malenia import malenia as malenia
 from jafl.rules.masfl import masfl as masfl
 from jafl.rules.mifa import mifa as mifa
 from jafl.rules.port import port as port
+from jafl.rules.qafel import qafel as qafel
 from jafl.rules.quafl import quafl as quafl
 from jafl.rules.rescaled_asgd import rescaled_asgd as rescaled_asgd
 from jafl.rules.ringleader import ringleader as ringleader

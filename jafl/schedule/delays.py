@@ -522,7 +522,8 @@ class with_network(Delay):  # noqa: N801
       upload_bandwidth: likewise. The draws of compute, download and upload are independent, also where the three are
         the same law.
       upload_bytes: size of what a client sends, where it is not that of the model: of a compressed update, or of
-        adapters. Default: ``model_bytes``.
+        adapters. Default: ``model_bytes``. Settings, such as those of ``run.py``, take the size from the clients'
+        compression.
       draw_each_trip: bandwidths are drawn for each trip, and not once per client.
 
     Raises:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.clients.work import sum_and_gradient
+from jafl.clients.minibatch_gradients import sum_and_gradient
 from jafl.models import Model
 from jafl.records import Params
 from jafl.specifications import Specification

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.clients.work import sum_and_gradient
+from jafl.clients.minibatch_gradients import sum_and_gradient
 from jafl.engine.plan.run import Run
 from jafl.models import Model
 from jafl.records import Params

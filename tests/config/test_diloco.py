@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jafl.clients.work import minibatches
+from jafl.clients.minibatch_gradients import minibatches
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 

@@ -27,7 +27,7 @@ from jafl.config.settings import Settings
 DELAY = calls.grammar("delay")
 LISTED = ", ".join(calls.CALLS)
 NUM_CLIENTS, TRIPS = 6, 3
-SUPPLIED = {"num_examples": np.arange(1, NUM_CLIENTS + 1), "model_bytes": 100.0}
+SUPPLIED = {"num_examples": np.arange(1, NUM_CLIENTS + 1), "model_bytes": 100.0, "upload_bytes": None}
 EVERY = (
     "constant, uniform, half_normal, exponential, log_normal, gamma, pareto, proportional_to_examples, groups, "
     "slow_fraction, once_per_client, per_step, with_network, throttled, duration_trace"
@@ -223,7 +223,7 @@ SMALLEST = {
     "once_per_client(once_per_client(constant))": "once_per_client(law=once_per_client(law=constant(duration=1.0)))",
     "with_network(constant)": (
         "with_network(compute=constant(duration=1.0), download_bandwidth=inf, upload_bandwidth=inf, "
-        "upload_bytes=None, draw_each_trip=False)"
+        "draw_each_trip=False)"
     ),
     "per_step(constant)": "per_step(law=constant(duration=1.0))",
     "throttled(constant, 1, (3,))": "throttled(law=constant(duration=1.0), share=1.0, clients=(3,))",
@@ -253,8 +253,7 @@ def test_the_settings_of_a_run_have_the_completed_call():
     assert DELAY.completed(Settings().delay) == default
     given = "with_network(gamma, model_bytes=4)"
     whole = "gamma(mean=1.0, shape=2.5), model_bytes=4.0, download_bandwidth=inf, upload_bandwidth=inf"
-    others = "upload_bytes=None, draw_each_trip=False"
-    assert DELAY.completed(given) == f"with_network(compute={whole}, {others})"
+    assert DELAY.completed(given) == f"with_network(compute={whole}, draw_each_trip=False)"
 
 
 # One argument by its dotted name.

@@ -552,8 +552,9 @@ OTHER_ARGUMENTS = {
             f"aced{bits}": {"active_steps": 3, "age": "cached", "memory_precision": "bfloat16"}
             for bits in ("", "_8bit")
         },
-        **{name: {} for name in ("asgd", "async_diloco", "sasgd", "twafl", "scaffold")},
+        **{name: {} for name in ("asgd", "async_diloco", "sasgd", "twafl", "scaffold", "ef21")},
         "feddyn": {"alpha": 0.2},
+        "qafel": {"compression": "top_k(fraction=0.5)", "staleness_weight": "constant"},
         "masfl": {"beta": 0.5, "normalize": True},
         "adamasfl": {"beta": 0.5, "normalize": False},
         "ca2fl": {"changes": "step", "memory_precision": "int8"},

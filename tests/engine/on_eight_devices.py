@@ -47,6 +47,8 @@ CASES = (
     "fedbuff, clients keep their momentum; slow clients",
     "fedbuff, QSGD; very unequal clients",
     "fedbuff, top-k with error feedback; slow clients",
+    "ef21; very unequal clients",
+    "qafel; slow clients",
 )
 
 # One of each kind: an additive rule, clients that differ, client memory, gradients kept whole, clients' state.
@@ -76,6 +78,7 @@ IN_PARTS = (
     "masfl; very unequal clients",
     "fedbuff, clients keep their momentum; very unequal clients",
     "fedbuff, top-k with error feedback; very unequal clients",
+    "ef21; very unequal clients",
     "ca2fl, scheduled steps; very unequal clients",
 )
 

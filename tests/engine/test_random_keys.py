@@ -12,7 +12,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl import rules
-from jafl.clients.work import trip_words
+from jafl.clients.minibatch_gradients import trip_words
 from jafl.records import Rule
 
 CLIENTS, ENTRIES = 8, 5

@@ -162,6 +162,6 @@ def test_a_decomposed_run_counts_full_gradients_as_the_servers_own(rule):
 
 def test_work_of_ones_own_cannot_be_counted():
     made = a_run()
-    own = jafl.specify(lambda: jafl.clients.work.ClientWork(lambda *_: None, jafl.models.softmax(10)))
+    own = jafl.specify(lambda: jafl.clients.ClientWork(lambda *_: None, jafl.models.softmax(10)))
     with pytest.raises(SettingError, match="client_work"):
         compute(made._replace(client_work=own))

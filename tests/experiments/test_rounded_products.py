@@ -9,7 +9,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from experiments.tools.benchmarks.rounded_products import MANTISSA_BITS, rounded, rounded_client_work
-from jafl.clients.work import ClientData
+from jafl.clients.records import ClientData
 
 RANDOM = np.random.default_rng(0)
 A, B = (RANDOM.normal(size=(4, 4)).astype(np.float32) for _ in range(2))

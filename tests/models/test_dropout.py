@@ -10,7 +10,9 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl.clients.work import ClientData, client_work, dropout_key, minibatches, trip_words
+from jafl.clients.minibatch_gradients import dropout_key, minibatches, trip_words
+from jafl.clients.records import ClientData
+from jafl.clients.work import client_work
 from jafl.models import Model
 
 

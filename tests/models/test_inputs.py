@@ -92,7 +92,7 @@ def test_a_trip_trains_on_the_augmented_images_and_evaluation_on_plain_ones(batc
     model = dataclasses.replace(jafl.models.softmax(4), inputs=inputs)
     params = model.init(jax.random.key(0), IMAGES)
     work = jafl.client_work(model, learning_rate=0.1, batch_size=batch_size).build()
-    from jafl.clients.work import ClientData
+    from jafl.clients.records import ClientData
 
     held = federation.partition
     data = ClientData(

@@ -10,7 +10,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 import jafl
-from jafl.clients.work import dropout_key
+from jafl.clients.minibatch_gradients import dropout_key
 from jafl.models import Task
 from jafl.models.network import stream_key
 

@@ -12,7 +12,7 @@ import reference as ref
 
 import jafl
 from jafl import rules
-from jafl.clients.work import ClientResult, ClientWork
+from jafl.clients.records import ClientResult, ClientWork
 from jafl.schedule import availability, delays, events
 
 # What ``jafl.asynchronous`` calls as the reference does.

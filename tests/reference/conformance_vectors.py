@@ -128,6 +128,7 @@ class Aggregation:
       steps: of each client's gradient descent, which has this ``rate``.
       start: the initial model.
       correction: how clients whose local steps are corrected train, by jafl's name; such updates are not given alone.
+      compression: the entries of ``clients`` that say how updates are compressed; such are not given alone either.
       weighted: whether a step is w + learning_rate * sum weight_i update_i with weights that depend on no update.
       others: more numbers that stand in the file.
     """
@@ -143,6 +144,7 @@ class Aggregation:
     rate: float = 0.1
     start: tuple[float, ...] = (0.0, 0.0)
     correction: str | None = None
+    compression: dict[str, Any] = dataclasses.field(default_factory=dict)
     weighted: bool = False
     others: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -246,13 +248,14 @@ def aggregation_file(vector: Aggregation) -> dict[str, Any]:
     for why, changes in vector.wrong.items():
         changed = dataclasses.replace(vector, **changes)
         mistake = {"why": why, "last": replay(changed).params[-1]["w"].tolist()}
-        if vector.correction is None:
+        if vector.correction is None and not vector.compression:
             mistake["last_with_updates_given"] = replay(changed, updates).params[-1]["w"].tolist()
         known_wrong.append(mistake)
     clients: dict[str, Any] = {"curvature": CURVATURE, "minimum": MINIMUM, "rate": vector.rate}
     clients |= {"steps": list(vector.steps), "examples": EXAMPLES, "batch_examples": BATCH_EXAMPLES}
     if vector.correction is not None:
         clients["correction"] = vector.correction
+    clients |= vector.compression
     expected: dict[str, Any] = {"models": [params["w"].tolist() for params in right.params]}
     if vector.weighted:
         expected["weights"] = weights(vector)
@@ -617,6 +620,46 @@ REPLACED = {
 }
 
 
+class OverTheStep(papers.EF21):
+    """The sum of what a step's trips send is divided by their number, not by that of the clients."""
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.mean = ref.zeros_like(params)
+
+    def pseudo_gradient(self, params, trips):
+        super().pseudo_gradient(params, trips)
+        self.mean = ref.add(self.mean, papers.mean_of([trip.update for trip in trips]))
+        return ref.scale(-1.0, self.mean)
+
+
+class WholeModelCompressed(papers.QAFeL):
+    """h <- C(w)."""
+
+    def version_made(self, version, params):
+        self.hidden[version] = papers.from_vector(
+            self.broadcast_compressor(papers.as_vector(params), None), params
+        )
+
+
+class TrainedFromTheModel(papers.QAFeL):
+    """Clients train from w."""
+
+    def downloaded(self, version, params):
+        return params
+
+
+def qafel(kind: type = papers.QAFeL, up: int = 1) -> Callable[[], ref.Rule]:
+    return lambda: kind(papers.TopK(1), papers.TopK(up))
+
+
+class ErrorOfTheLastTrip(papers.Compressed):
+    """e_i <- D_i - C(D_i + e_i)."""
+
+    def left_out(self, update, whole, sent):
+        return super().left_out(update, update, sent)
+
+
 def scaffold(kind: type = papers.SCAFFOLD) -> Callable[[], ref.Rule]:
     return lambda: kind(0.1)
 
@@ -627,6 +670,10 @@ def feddyn(kind: type = papers.FedDyn) -> Callable[[], ref.Rule]:
 
 def masfl(adaptive: bool, kind: type = papers.MasFL, beta: float = 0.7) -> Callable[[], ref.Rule]:
     return lambda: kind(0.1, beta, adaptive)
+
+
+def error_feedback(kind: type = papers.Compressed, kept: bool = True) -> Callable[[], ref.Rule]:
+    return lambda: kind(papers.TopK(1), kept)
 
 
 def stale_weight(**how: Any) -> Callable[[], ref.Rule]:
@@ -646,6 +693,7 @@ def wkafl(**changes: Any) -> Callable[[], ref.Rule]:
     return lambda: papers.WKAFL(1.0, **numbers | changes)
 
 
+TOP_1 = {"compression": "top_k", "kept": 1}
 ZENO = {"gamma": 0.1, "rho": 0.02, "epsilon": 0.1}
 SERVER_CLIENT: dict[str, Any] = {"curvature": [0.5, 1.5], "minimum": [0.25, 0.5]}
 
@@ -787,6 +835,58 @@ AGGREGATION = [
             MEAN: summed(ref.FedAvg),
         },
         server={"optimizer": "reddi_adam", "learning_rate": 0.1, "b1": 0.9, "b2": 0.99, "epsilon": 0.001},
+    ),
+    Aggregation(
+        "fedbuff-top-k",
+        "fedbuff()",
+        "a client sends s = C(update + e_i), C the 1 number of largest magnitude as it is, the other 0; then "
+        "e_i <- update + e_i - s, which is 0 at first. w <- w + (1/K) sum s (1 + staleness)^-0.5",
+        error_feedback(),
+        {
+            "what is left out is lost": {"rule": error_feedback(kept=False)},
+            "e_i <- update - s: what the last trip had left out and this one has not sent is lost": {
+                "rule": error_feedback(ErrorOfTheLastTrip)
+            },
+            "one e for all clients": {
+                "rule": lambda: Mistaken(
+                    error_feedback()(), trip=lambda trip: dataclasses.replace(trip, client=0)
+                )
+            },
+            "no compression": {"rule": ref.FedBuff},
+        },
+        compression=TOP_1,
+    ),
+    Aggregation(
+        "ef21",
+        "ef21()",
+        "a client sends s = C(update - h_i), C the 1 number of largest magnitude as it is, the other 0; then "
+        "h_i <- h_i + s, which is 0 at first. h <- h + (1/N) sum s; w <- w + h",
+        lambda: papers.EF21(papers.TopK(1)),
+        {
+            "the sum is divided by the K trips, not by the N clients": {
+                "rule": lambda: OverTheStep(papers.TopK(1))
+            },
+            "error feedback in its place": {"rule": error_feedback()},
+            "no compression": {"rule": lambda: papers.EF21(papers.TopK(2))},
+        },
+        correction="ef21",
+        compression=TOP_1,
+    ),
+    Aggregation(
+        "qafel",
+        "qafel(top_k(0.25))",
+        "clients train from h of the downloaded version and send C(update), C the 1 number of largest magnitude as it is, "
+        "the other 0. w <- w + (1/K) sum C(update) (1 + staleness)^-0.5; then h <- h + C(w - h). Both start as "
+        "given; the models are w",
+        qafel(),
+        {
+            "the broadcast is the compressed model, h <- C(w)": {"rule": qafel(WholeModelCompressed)},
+            "clients train from w": {"rule": qafel(TrainedFromTheModel)},
+            "the clients' updates are not compressed": {"rule": qafel(up=2)},
+        },
+        start=(0.5, -0.5),
+        correction="qafel",
+        compression=TOP_1,
     ),
     Aggregation(
         "scaffold",

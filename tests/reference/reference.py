@@ -353,6 +353,13 @@ class Rule:
         """The model with which the trip's local training begins."""
         return trip.start
 
+    def downloaded(self, version: int, params):
+        """For rules whose clients train from something else than the model `params` of the version."""
+        return params
+
+    def version_made(self, version: int, params) -> None:
+        """The server has made a version of the model."""
+
     def trained(self, trip: Trip) -> None:
         """For rules whose clients keep something: the trip has trained, and the server has it."""
 
@@ -526,7 +533,7 @@ class _Simulation:
 
     def train(self, trip: Trip) -> None:
         """Fills in what the client brings back, from the version that it downloaded."""
-        trip.start = self.snapshots[trip.download_version]
+        trip.start = self.rule.downloaded(trip.download_version, self.snapshots[trip.download_version])
         corrected = self.rule.correction(trip)
         more = {} if corrected is None else {"corrected": corrected}
         begin = self.rule.first_model(trip)
@@ -555,6 +562,7 @@ class _Simulation:
             params = float64_copy(stepped)
         self.version += 1
         self.snapshots[self.version] = params
+        self.rule.version_made(self.version, params)
         self.applied.extend(trips)
         self.step_times.append(time)
 

@@ -49,6 +49,10 @@ Sources:
 - QSGD: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", 2017.
 - Top-k: Stich et al., "Sparsified SGD with Memory", 2018.
 - Error feedback: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", 2019.
+- EF21: Richtárik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error
+  Feedback", 2021.
+- QAFeL: Ortega, Jafarkhani, "Asynchronous Federated Learning with Bidirectional Quantized Communications and Buffered
+  Aggregation", 2023.
 - FADAS: Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization", 2024.
 - FedCompass: Li et al., "FedCompass: Efficient Cross-Silo Federated Learning on Heterogeneous Client Devices
   Using a Computing Power-Aware Scheduler", 2024.
@@ -1589,6 +1593,13 @@ class Compressed(FedBuff):
     def draw_from(self, draw):
         self.draw = draw
 
+    def draw(self, client, trip, size):
+        """Nothing, for a compressor that rounds nothing at random."""
+
+    def left_out(self, update, whole, sent):
+        """[d] e_i after a trip; update: D_i, whole: D_i + e_i, sent: what the server decodes."""
+        return [number - own for number, own in zip(whole, sent, strict=True)]
+
     def begin(self, params, num_clients):
         super().begin(params, num_clients)
         self.errors = [zeros_like(params) for _ in range(num_clients)]
@@ -1599,11 +1610,53 @@ class Compressed(FedBuff):
                 continue
             whole = as_vector(add(trip.update, self.errors[trip.client]))
             sent = self.compressor(whole, self.draw(trip.client, trip.trip, len(whole)))
-            left = [number - own for number, own in zip(whole, sent, strict=True)]
+            left = self.left_out(as_vector(trip.update), whole, sent)
             trip.update = from_vector(sent, trip.update)
             if self.error_feedback:
                 self.errors[trip.client] = from_vector(left, trip.update)
         return super().pseudo_gradient(params, trips)
+
+
+class EF21(Rule):
+    """Richtárik et al., algorithm 2: h_i <- h_i + C(D_i - h_i), h_i = 0 at first; the server descends -mean_i h_i.
+
+    The mean is over all clients, those included that have not sent anything yet. A trip's update is what it sends.
+    """
+
+    def __init__(self, compressor):
+        self.compressor = compressor
+
+    def begin(self, params, num_clients):
+        self.estimates = [zeros_like(params) for _ in range(num_clients)]
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            change = as_vector(subtract(trip.update, self.estimates[trip.client]))
+            trip.update = from_vector(self.compressor(change, None), trip.update)
+            if trip.batch_examples == 0:  # no local step: nothing is sent
+                trip.update = zeros_like(trip.update)
+            self.estimates[trip.client] = add(self.estimates[trip.client], trip.update)
+        return scale(-1.0, mean_of(self.estimates))
+
+
+class QAFeL(Compressed):
+    """Ortega and Jafarkhani, algorithm 1: clients train from h; h <- h + C(w - h) after each step, h_0 = w_0."""
+
+    def __init__(self, broadcast_compressor, compressor, error_feedback: bool = False):
+        super().__init__(compressor, error_feedback)
+        self.broadcast_compressor = broadcast_compressor
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.hidden = {0: params}
+
+    def downloaded(self, version, params):
+        return self.hidden[version]
+
+    def version_made(self, version, params):
+        before = self.hidden[version - 1]
+        change = self.broadcast_compressor(as_vector(subtract(params, before)), None)
+        self.hidden[version] = add(before, from_vector(change, params))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import numpy as np
 import reference as ref
 
 import jafl
-from jafl.clients.work import ClientResult, ClientWork, trip_words
+from jafl.clients.minibatch_gradients import trip_words
+from jafl.clients.records import ClientResult, ClientWork
 
 CLASSES = 3
 KEY = jax.random.key(3)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 import jafl
-from jafl.clients.work import ClientResult, ClientWork
+from jafl.clients.records import ClientResult, ClientWork
 
 SIZE = 3
 

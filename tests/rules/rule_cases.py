@@ -126,8 +126,10 @@ def fadas(delay_form: str, form: str = "paper", rate: float = 0.2) -> Case:
     )
 
 
-def compressed(compression, expected, error_feedback: bool) -> Case:
-    """FedBuff whose clients send their updates of three local steps compressed.
+def compressed(
+    compression, expected, error_feedback: bool, rule=None, reference=None, correction: str | None = None
+) -> Case:
+    """FedBuff, or another rule, whose clients send their updates of three local steps compressed.
 
     Of a multilayer perceptron: softmax regression begins with gradients in which numbers are equal but for rounding,
     and which of them are the largest is then chance.
@@ -135,13 +137,13 @@ def compressed(compression, expected, error_feedback: bool) -> Case:
     work = {"compression": compression, "error_feedback": error_feedback}
     return Case(
         "",
-        rules.fedbuff(),
-        lambda: papers.Compressed(expected, error_feedback),
+        rule or rules.fedbuff(),
+        reference or (lambda: papers.Compressed(expected, error_feedback)),
         server(0.5),
         buffer_size=4,
         learning_rate=0.1,
         model="mlp",
-        work={"batch_size": 4, "local_steps": 3, **work},
+        work={"batch_size": 4, "local_steps": 3, "correction": correction, **work},
     )
 
 
@@ -426,6 +428,17 @@ RULES = {
     "fedbuff, top-k with error feedback": compressed(jafl.compression.top_k(0.2), papers.TopK(11), True),
     "fedbuff, QSGD": compressed(jafl.compression.qsgd(3), papers.QSGD(3), False),
     "fedbuff, QSGD with error feedback": compressed(jafl.compression.qsgd(8), papers.QSGD(8), True),
+    "ef21": compressed(
+        jafl.compression.top_k(0.2), None, False, rules.ef21(), lambda: papers.EF21(papers.TopK(11)), "ef21"
+    ),
+    "qafel": compressed(
+        jafl.compression.top_k(0.2),
+        None,
+        True,
+        rules.qafel(jafl.compression.top_k(0.3)),
+        lambda: papers.QAFeL(papers.TopK(16), papers.TopK(11), error_feedback=True),
+        "qafel",
+    ),
     "fedbuff, top-k with error feedback, scheduled steps": scheduled(
         compressed(jafl.compression.top_k(0.2), papers.TopK(11), True)
     ),

@@ -38,6 +38,7 @@ POLLS = {
     "interval": 1.0,
     "most_local_steps": 3,
 }
+TOP_K = jafl.compression.top_k(0.5)
 ROWS = {
     "ace": Row(rules.ace(), None, 3),
     "aced": Row(rules.aced(active_steps=5), None, 1),
@@ -67,6 +68,12 @@ ROWS = {
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
     "quafl": Row(rules.quafl(3), None, 3, {"protocol": jafl.polled, **POLLS, "download": "before_step"}),
+    "ef21": Row(rules.ef21(), None, 4),
+    "qafel": Row(
+        rules.qafel(TOP_K, rules.staleness.polynomial(0.5)),
+        rules.qafel(TOP_K, rules.staleness.polynomial(2.5)),
+        4,
+    ),
     "feddyn": Row(rules.feddyn(0.1), rules.feddyn(0.3), 4),
     "fedfix": Row(rules.fedfix(), None, 4, {"step_every": 0.5, "restart": "after_step", "buffer_size": None}),
     "ringleader": Row(
@@ -300,7 +307,14 @@ def small_run(
     model = jafl.models.softmax(source.num_classes)
     correction = as_specification(rule).build().correction
     steps = None if schedule.local_steps is None else "scheduled"
-    work = jafl.client_work(model, learning_rate=learning_rate, correction=correction, local_steps=steps)
+    compression = TOP_K if correction == "ef21" else None
+    work = jafl.client_work(
+        model,
+        learning_rate=learning_rate,
+        correction=correction,
+        compression=compression,
+        local_steps=steps,
+    )
     params = model.init(jax.random.key(0), source.x)
     return jafl.simulate(
         schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes

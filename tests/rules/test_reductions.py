@@ -226,7 +226,7 @@ def test_fedprox_without_its_term_is_fedavg():
 
 def test_fedasync_with_full_mixing_and_one_client_is_sequential_sgd():
     """Sixty trips of three steps are the 180 steps of one optimizer over the same minibatches."""
-    from jafl.clients.work import minibatches
+    from jafl.clients.minibatch_gradients import minibatches
 
     random = np.random.default_rng(0)
     x, y = random.normal(size=(20, 5)), random.integers(0, 4, 20)

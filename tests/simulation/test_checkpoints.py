@@ -56,6 +56,7 @@ CASES = {
     "clients' state in 8 bits, a broadcast, in waves": (rules.scaffold(), 4, None),
     "clients' optimizers and a rule's memory, kept": (rules.ca2fl(), 4, None),
     "what compression left out, in waves": (rules.fedbuff(), 4, None),
+    "a hidden model, and what compression left out": (rules.qafel(jafl.compression.top_k(0.3)), 4, None),
 }
 
 
@@ -73,8 +74,7 @@ def arguments(name, *, learning_rate=0.1, seed=0):
         seed=seed,
     )
     given = {"learning_rate": learning_rate, "local_steps": 1, "batch_size": 8}
-    if "state" in name:
-        given["correction"] = rule.build().correction
+    given["correction"] = rule.build().correction
     if "8 bits" in name and "state" in name:
         given["state_precision"] = "int8"
     if "kept" in name:

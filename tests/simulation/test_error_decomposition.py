@@ -581,6 +581,6 @@ def test_names_of_reports_are_not_taken_twice():
 def test_rules_say_whether_they_are_linear():
     unlike = {"area", "asyncfeded", "favas", "fedasync", "fedat", "fedfa", "port", "wkafl", "zeno_plus_plus"}
     made = {name: factory().build() for name, factory in rules.RULES.items()}
-    unlike |= {"feddyn", "masfl", "quafl", "ringleader", "scaffold"}
+    unlike |= {"ef21", "feddyn", "masfl", "qafel", "quafl", "ringleader", "scaffold"}
     assert {name for name, rule in made.items() if not rule.linear} == unlike
     assert set(NOT_LINEAR) == unlike | {"private", "secure"}

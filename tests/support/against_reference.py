@@ -16,7 +16,7 @@ import jafl
 from jafl import delays, rules
 from jafl.base.keyed_shuffle import shuffled
 from jafl.clients.compression import random_numbers
-from jafl.clients.work import trip_words
+from jafl.clients.minibatch_gradients import trip_words
 
 STEPS = 300
 
@@ -144,7 +144,7 @@ def cohorts_of_tiers(schedule: jafl.EventSchedule) -> Callable[[int, int], Seque
 
 
 class MinibatchDraws:
-    """What ``jafl.clients.work.minibatches`` returns, by one program for clients of all sizes, many trips at a time.
+    """What ``jafl.clients.minibatches`` returns, by one program for clients of all sizes, many trips at a time.
 
     Args:
       key: of the run.

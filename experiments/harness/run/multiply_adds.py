@@ -16,7 +16,7 @@ import numpy as np
 
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import inner_programs
-from jafl.clients.work import dropout_key, rows_at_once, sum_and_gradient
+from jafl.clients.minibatch_gradients import dropout_key, rows_at_once, sum_and_gradient
 from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
 from jafl.engine.plan.run import Run
 from jafl.models import Model

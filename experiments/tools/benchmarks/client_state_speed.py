@@ -5,7 +5,8 @@
 The MLP, 32 examples a local step, K = 10, trip by trip, 100 clients in flight. Three programs alternate: the run
 without a state, the same with one, and that one with more clients. SCAFFOLD and FedDyn stand beside FedBuff without a
 staleness weight, which is what is left of them without a state; clients that keep their momentum beside those that
-forget it. A column is the median over the rounds of a ratio, in processor time on one thread.
+forget it; compressed updates, EF21 and QAFeL beside FedBuff with whole updates. A column is the median over the
+rounds of a ratio, in processor time on one thread.
 """
 
 import os
@@ -40,7 +41,9 @@ from jafl.base.errors import choose
 CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of the first two programs.", lower_bound=1)
 MORE = flags.DEFINE_integer("more_clients", 10_000, "Clients of the third; 0: without it.", lower_bound=0)
 LOCAL_STEPS = flags.DEFINE_list("local_steps", ["1", "10"], "Local steps of a trip.")
-NAMES = flags.DEFINE_list("names", ["scaffold", "feddyn", "momentum"], "Which rows.")
+NAMES = flags.DEFINE_list(
+    "names", ["scaffold", "feddyn", "momentum", "top_k", "qsgd", "ef21", "qafel"], "Which rows."
+)
 TIMED = flags.DEFINE_integer("timed_steps", 20, "Server steps that are timed in each round.", lower_bound=1)
 REPEATS = flags.DEFINE_integer("repeats", 9, "Timed rounds.", lower_bound=1)
 
@@ -58,6 +61,26 @@ PAIRS: dict[
     "feddyn": (
         (rules.fedbuff(rules.staleness.constant()), PLAIN),
         (rules.feddyn(), {**PLAIN, "correction": "feddyn"}),
+    ),
+    # Without a state: the same clients that send whole updates.
+    "top_k": (
+        (rules.fedbuff(), PLAIN),
+        (rules.fedbuff(), {**PLAIN, "compression": jafl.compression.top_k(0.01), "error_feedback": True}),
+    ),
+    "qsgd": (
+        (rules.fedbuff(), PLAIN),
+        (rules.fedbuff(), {**PLAIN, "compression": jafl.compression.qsgd(4)}),
+    ),
+    "ef21": (
+        (rules.fedbuff(), PLAIN),
+        (rules.ef21(), {**PLAIN, "compression": jafl.compression.top_k(0.01), "correction": "ef21"}),
+    ),
+    "qafel": (
+        (rules.fedbuff(), PLAIN),
+        (
+            rules.qafel(jafl.compression.top_k(0.01)),
+            {**PLAIN, "compression": jafl.compression.qsgd(4), "correction": "qafel"},
+        ),
     ),
     "momentum": (
         (rules.fedbuff(), MOMENTUM),

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from jafl.clients.work import ClientWork
+from jafl.clients.records import ClientWork
 from jafl.specifications import specification
 
 # {precision: bits of the mantissa that its operands keep}; both have float32's 8 bits of exponent.

@@ -26,15 +26,21 @@ WITH_INITIAL_ROUND = ("asynchronous", "drawn_staleness")
 
 
 def make_schedule(
-    settings: Settings, num_examples: np.ndarray, *, initial_round: bool, model_bytes: float
+    settings: Settings,
+    num_examples: np.ndarray,
+    *,
+    initial_round: bool,
+    model_bytes: float,
+    upload_bytes: float | None = None,
 ) -> EventSchedule:
     """The event schedule of a resolved run: its protocol gets the settings that bear the names of its parameters.
 
-    num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of the parameters.
+    num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of the parameters; upload_bytes:
+    of a compressed update, None where updates are as large as the model.
     """
     clients = len(num_examples)
     presence = make_availability(settings, clients)
-    law = make_delay(settings, num_examples, model_bytes)
+    law = make_delay(settings, num_examples, model_bytes, upload_bytes)
     protocol = calls.grammar("protocol")
     name = protocol.read(settings.protocol).name
     remedy = f"{settings.algorithm_name} needs every client to train at the initial model first."
@@ -92,12 +98,34 @@ def make_dropout(settings: Settings) -> Dropout | None:
     return None if law is None or law.fraction == 0 else law
 
 
-def make_delay(settings: Settings, num_examples: np.ndarray, model_bytes: float) -> delays.Delay:
-    """The law of trip durations; ``num_examples`` [N] of each client, ``model_bytes`` of the parameters."""
-    supplied = {"num_examples": num_examples, "model_bytes": model_bytes}
+def make_delay(
+    settings: Settings, num_examples: np.ndarray, model_bytes: float, upload_bytes: float | None = None
+) -> delays.Delay:
+    """The law of trip durations.
+
+    num_examples: [N] of each client. model_bytes, upload_bytes: as of ``make_schedule``.
+    """
+    supplied = {"num_examples": num_examples, "model_bytes": model_bytes, "upload_bytes": upload_bytes}
     law: delays.Delay = grammar("delay").make(settings.delay, **supplied)
     try:
         law.check_clients(len(num_examples))
     except SettingError as error:
         raise error.within("delay", setting="delay") from None
+    if upload_bytes is not None:
+        _refuse_other_model(law, model_bytes, upload_bytes)
     return law
+
+
+def _refuse_other_model(law: delays.Delay, model_bytes: float, upload_bytes: float) -> None:
+    """Raises SettingError where the network sends a model of another size than that whose updates are compressed."""
+    if isinstance(law, delays.with_network) and law.model_bytes != model_bytes:
+        require(
+            law.upload_bytes != upload_bytes,
+            "delay.upload_bytes",
+            None,
+            f"a number where updates are compressed and delay.model_bytes is {law.model_bytes:,.0f}",
+            f"The model that trains has {model_bytes:,.0f} bytes, its compressed updates {upload_bytes:,.0f}: "
+            "give both sizes, or neither.",
+        )
+    for each in law.inside():
+        _refuse_other_model(each, model_bytes, upload_bytes)

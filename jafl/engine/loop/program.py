@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jafl.clients.work import ClientData, ClientResult
+from jafl.clients.records import ClientData, ClientResult
 from jafl.engine.devices import Placement
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.waves import Waves

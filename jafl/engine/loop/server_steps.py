@@ -350,7 +350,10 @@ def _step(
 def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str, Any]) -> Carry:
     """Stores the new version where others will read it, and the report of the step."""
     rows, slot = program.placement.rows, program.server.steps.write_slot[step]
-    stored = store_version(rows, stepped, slot, program.server.rule.build())
+    rule = program.server.rule.build()
+    if rule.after_step:
+        stepped = stepped._replace(rule_state=rule.after_step(stepped.rule_state, stepped.params))
+    stored = store_version(rows, stepped, slot, rule)
     return stored._replace(step_reports=record_row(stored.step_reports, step, report, rows))
 
 

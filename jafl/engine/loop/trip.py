@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.base.errors import require
-from jafl.clients.work import ClientData
+from jafl.clients.records import ClientData
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import columns

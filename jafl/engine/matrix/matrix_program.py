@@ -13,7 +13,7 @@ from jafl import engine
 from jafl.base.buckets import bucket
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import dependences
-from jafl.clients.work import ClientData
+from jafl.clients.records import ClientData
 from jafl.engine.devices import ONE_DEVICE, Placement, put
 from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory

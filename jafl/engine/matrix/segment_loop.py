@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.clients.work import ClientData
+from jafl.clients.records import ClientData
 from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.rows import row_at

@@ -13,7 +13,7 @@ from jafl.base.errors import SettingError, choose, refusal, require, shown
 from jafl.base.precision import check_precision
 from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.optimizer_checks import check_server_optimizer
-from jafl.clients.work import MOST_STEPS_OF_A_TRIP, ClientWork
+from jafl.clients.records import MOST_STEPS_OF_A_TRIP, ClientWork
 from jafl.data import Federation
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.server_steps import Carry

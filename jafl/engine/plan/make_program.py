@@ -10,7 +10,7 @@ from jafl import engine
 from jafl.base.buckets import bucket
 from jafl.base.errors import require, shown
 from jafl.base.random_keys import check_draws_by_keys
-from jafl.clients.work import ClientData, ClientWork
+from jafl.clients.records import ClientData, ClientWork
 from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
 from jafl.engine.plan.compatibility import check_compression, check_exchange, check_fit, check_optimizers

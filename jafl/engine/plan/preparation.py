@@ -10,7 +10,7 @@ import numpy as np
 from jafl import engine
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.random_keys import server_words
-from jafl.clients.work import trip_words
+from jafl.clients.minibatch_gradients import trip_words
 from jafl.data import Federation
 from jafl.data.arrays import check_finite, is_memory_map
 from jafl.engine.devices import Placement, put, put_rows

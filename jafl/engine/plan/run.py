@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from jafl.clients.work import check_optimizer
+from jafl.clients.argument_checks import check_optimizer
 from jafl.data import Federation
 from jafl.records import EventSchedule, Params, Rule
 from jafl.specifications import Specification, as_specification, for_schedule, specify

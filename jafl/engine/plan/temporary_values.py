@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.clients.work import dropout_key, rows_at_once
+from jafl.clients.minibatch_gradients import dropout_key, rows_at_once
 from jafl.engine.plan.device_memory import count_bytes
 from jafl.engine.plan.run import Run
 from jafl.models import Model

@@ -9,7 +9,7 @@ import optax
 
 from jafl.base.buckets import bucket
 from jafl.base.errors import SettingError, require, whole_number
-from jafl.clients.work import check_number
+from jafl.clients.argument_checks import check_number
 from jafl.data import Federation
 from jafl.records import Rule
 from jafl.specifications import Specification, as_rule
@@ -20,8 +20,11 @@ NOT_LINEAR = {
     "asyncfeded": "its weights depend on the lengths of updates",
     "favas": "it averages the models from which clients have trained",
     "fedasync": "it pulls towards the client's whole model, stale as it is, not along its update",
-    **dict.fromkeys(("feddyn", "masfl", "quafl", "scaffold"), "what clients keep decides their updates, too"),
     "fedat": "it averages models of tiers, each of which has replaced the one before",
+    **dict.fromkeys(
+        ("ef21", "feddyn", "masfl", "qafel", "quafl", "scaffold"),
+        "what clients keep decides their updates, too",
+    ),
     "fedfa": "it averages clients' whole models; its form 'updates' is linear",
     "port": "its weights depend on the directions of updates",
     "private": "it clips updates",

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.base.errors import require
-from jafl.clients.work import SCHEDULED, ClientData, ClientResult, ClientWork
+from jafl.clients.records import SCHEDULED, ClientData, ClientResult, ClientWork
 from jafl.data import Federation
 from jafl.records import Arrival, Params, Rule, Updates
 from jafl.rules import accumulate

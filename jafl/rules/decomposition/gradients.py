@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 
 from jafl.base.errors import require
-from jafl.clients.work import ClientData, ClientWork
+from jafl.clients.records import ClientData, ClientWork
 from jafl.data import Federation
 from jafl.records import Array, Arrival, Columns, EventSchedule, Gradients, Params, Updates
 from jafl.rules import accumulate, cached, compensated
