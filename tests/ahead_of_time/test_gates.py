@@ -154,17 +154,31 @@ MISSED = (
     ("cycles", "mlp, fedasync, *, matrix form, *", MOVING),
     ("cycles", "mlp, ace*, *, matrix form, *", MOVING),
     ("cycles", "mlp, ca2fl, *, matrix form, *", MOVING),
-    ("buffers", "mlp, *, matrix form, *", FETCHED),
-    ("buffers", "mlp, wkafl, waves of 64, *", OF_A_LAYER),
+    *(("buffers", f"mlp, {rule}, waves of 64, matrix form, v5e:1x1, *", FETCHED) for rule in LINEAR_RULES),
+    *(
+        ("buffers", f"mlp, {rule}, waves of 64, matrix form, {name}, *", FETCHED)
+        for rule in ("fedbuff", "ace")
+        for name in ("v5e:2x2", "v5e:2x4", "v5e:4x4")
+    ),
+    *(
+        ("buffers", f"mlp, wkafl, waves of 64, loop form, {name}, *", OF_A_LAYER)
+        for name in ("v5e:1x1", "v5e:2x2", "v5e:2x4", "v5e:4x4", "h100")
+    ),
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", OF_A_LAYER),
-    ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
+    *(
+        (check, f"mlp, {rule}, waves of 64, {form} form, {name}, *", EXCHANGED)
+        for check in ("temporaries", "forecast")
+        for rule, form in (("ace", "matrix"), ("wkafl", "loop"))
+        for name in ("v5e:2x2", "v5e:2x4")
+    ),
+    ("temporaries", "mlp, fedbuff, waves of 64, matrix form, v5e:2x4, *", EXCHANGED),
     ("temporaries", "mlp, ace, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "softmax, wkafl, *, v5e*", OF_A_LAYER),
     ("temporaries", "mlp, wkafl, waves of 64, *, h100*", OF_A_LAYER),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
-    ("forecast", "mlp, *, v5e:2x*", EXCHANGED),
+    ("forecast", "mlp, fedbuff, waves of 64, matrix form, v5e:2x4, *", EXCHANGED),
     ("forecast", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
 )
 
