@@ -79,7 +79,13 @@ if importlib.util.find_spec("libtpu"):
     )
     questions = {"FedBuff": run, "ACE": run._replace(schedule=first_round, rule=jafl.rules.ace())}
     for name, subject in questions.items():
-        forecast = jafl.forecast(subject, "v5e:1x1", measure=False)
+        try:
+            forecast = jafl.forecast(subject, "v5e:1x1", measure=False)
+        except (
+            jafl.SettingError
+        ) as error:  # a compiler that does not go with this JAX: it says which one does
+            print(error)
+            break
         print(f"{name} on {forecast.topology}: {'fits' if forecast.fits else 'does not fit'}")
         print(f"  {forecast.needed / 2**20:.0f} MiB of {forecast.available / 2**30:.1f} GiB, {forecast.plan}")
 else:

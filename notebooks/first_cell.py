@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 
+EXTRAS = "[data,mnist,plots,checkpoints]"  # all but one, which would replace the attrs that is there by an older one
 REPOSITORY = ""  # where jafl is fetched from, unless this notebook lies in a checkout of it
 
 
@@ -16,7 +17,7 @@ def install() -> None:
     checkouts = [folder for folder in folders if (folder / "jafl" / "__init__.py").is_file()]
     if not checkouts and not REPOSITORY:
         raise RuntimeError("jafl is missing: open this notebook inside a checkout of jafl's repository.")
-    wanted = f"{checkouts[0]}[all]" if checkouts else f"jafl[all] @ git+{REPOSITORY}"
+    wanted = f"{checkouts[0]}{EXTRAS}" if checkouts else f"jafl{EXTRAS} @ git+{REPOSITORY}"
     there = {each.name.lower().replace("_", "-"): each.version for each in importlib.metadata.distributions()}
     kept = [name for name in there if name in ("jax", "jaxlib", "libtpu", "numpy") or name.startswith("jax-")]
     with tempfile.TemporaryDirectory() as folder:

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from jafl.ahead_of_time import programs
+from jafl.ahead_of_time.chips import NAMES
 from jafl.ahead_of_time.programs import Compiled, DoesNotFitError, lower, lowered_run, prepare_for
 from jafl.ahead_of_time.timed import measured_here
-from jafl.ahead_of_time.topologies import NAMES, Topology, topology
+from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.base.errors import require
 from jafl.engine.evaluation import batch_shapes, evaluated_splits, totals
 from jafl.engine.plan.device_memory import readable

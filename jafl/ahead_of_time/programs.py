@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -100,8 +100,13 @@ def lower(topology: Topology, function: Any, *arguments: Any, **keywords: Any) -
     return traced.lower(lowering_platforms=(topology.lowering_platform,))
 
 
-def compiled(topology: Topology, lowered: Any) -> Compiled:
+def compiled(topology: Topology, lowered: Any, options: Mapping[str, Any] | None = None) -> Compiled:
     """What the compiler says of a program that has been lowered for the topology; nothing is placed or run.
+
+    Args:
+      topology: the chips.
+      lowered: what ``lower`` has made.
+      options: of the compiler, as JAX's ``compile`` takes them: {"xla_dump_to": folder}, for example.
 
     Raises:
       DoesNotFitError: if the program needs more memory than a chip has.
@@ -109,7 +114,7 @@ def compiled(topology: Topology, lowered: Any) -> Compiled:
     begin = time.perf_counter()
     try:
         with _without_compilation_cache():
-            executable = lowered.compile()
+            executable = lowered.compile(dict(options) if options else None)
     except jax.errors.JaxRuntimeError as error:
         if not (said := ran_out_of_memory(error)):
             raise

@@ -12,49 +12,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from jafl.base.errors import SettingError, unknown_name, whole_number
+from jafl.ahead_of_time.chips import CHIPS, Chip, check_name
+from jafl.ahead_of_time.compiler_process import check_libtpu
+from jafl.base.errors import SettingError, whole_number
 from jafl.engine.devices import DEVICES, Placement
 
-GIB = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """What is known of one device of a kind.
-
-    Attributes:
-      memory: bytes of its data sheet.
-      usable: bytes that a program may take.
-      bandwidth: of its memory, bytes a second.
-      operations: bfloat16 operations a second, at most.
-      clock: cycles a second.
-    """
-
-    memory: int
-    usable: int
-    bandwidth: float
-    operations: float
-    clock: float
-
-
-# Memory, bandwidth and operations: Google Cloud's pages "TPU v5e", "TPU v6e", "TPU v4" and "TPU v5p" (system
-# architecture), and NVIDIA's data sheet "H100 Tensor Core GPU" (SXM). Usable memory of TPUs: what libtpu 0.0.42.1
-# names where a program takes more; of an H100: the three quarters that JAX takes by default. Clock of TPUs:
-# operations / (2 x multiply-adds a cycle), which are 4 x 128^2 for v5e, 8 x 128^2 for v4 and v5p, 4 x 256^2 for v6e.
-CHIPS = {
-    "v5e": Chip(16 * GIB, int(15.75 * GIB), 819e9, 197e12, 1.5e9),
-    "v6e": Chip(32 * GIB, int(31.25 * GIB), 1640e9, 918e12, 1.75e9),
-    "v4": Chip(32 * GIB, int(30.75 * GIB), 1228e9, 275e12, 1.05e9),
-    "v5p": Chip(95 * GIB, 95 * GIB, 2765e9, 459e12, 1.75e9),
-    "h100": Chip(80 * 10**9, 60 * 10**9, 3350e9, 989e12, 1.98e9),
-}
-_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_CUBES = ("1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
-NAMES = (
-    *(f"{chip}:{shape}" for chip in ("v5e", "v6e") for shape in _FLAT),
-    *(f"{chip}:{shape}" for chip in ("v4", "v5p") for shape in _CUBES),
-    "h100",
-)
 # Where no TPU is: no wait for a metadata server that is not there, no lock that keeps a second process out, no
 # complaint about the missing machine.
 _WITHOUT_A_TPU = {
@@ -159,14 +121,21 @@ def topology(name: str) -> Topology:
     """The chips of a name of ``NAMES``.
 
     Raises:
-      SettingError: for a name that is not there, or where the compiler for such a chip is not installed.
+      SettingError: for a name that is not there, or where the compiler for such a chip is not installed, or crashes.
     """
-    if name not in NAMES:
-        raise unknown_name("topology", name, NAMES)
+    check_name(name)
     chip, _, shape = name.partition(":")
     if chip == "h100":
         return Topology(name, CHIPS[chip], _gpu(name))
     return Topology(name, CHIPS[chip], _tpus(name, chip, shape))
+
+
+def compile_product(name: str) -> None:
+    """Compiles a product of matrices for the TPUs of a name, whatever becomes of this process by it."""
+    chip, _, shape = name.partition(":")
+    where = SingleDeviceSharding(_described_tpus(name, chip, shape)[0])
+    matrix = jax.ShapeDtypeStruct((128, 128), np.float32, sharding=where)
+    jax.jit(lambda a: a @ a).trace(matrix).lower(lowering_platforms=("tpu",)).compile()
 
 
 def is_installed(name: str) -> bool:
@@ -187,6 +156,11 @@ def _has(*modules: str) -> bool:
 def _tpus(name: str, chip: str, shape: str) -> tuple[Any, ...]:
     if not is_installed(name):
         raise _not_installed(name, "libtpu, Google's compiler", 'pip install "jafl[tpu]"')
+    check_libtpu(name)
+    return _described_tpus(name, chip, shape)
+
+
+def _described_tpus(name: str, chip: str, shape: str) -> tuple[Any, ...]:
     options: dict[str, Any] = {}
     if set(shape) <= {"1", "x"}:  # less than the four chips of a host
         options["chips_per_host_bounds"] = (1, 1, 1)

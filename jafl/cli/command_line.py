@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from absl import app, flags, logging
 
 import jafl
+from jafl.ahead_of_time.compiler_process import run_command
 from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
@@ -160,11 +161,16 @@ def _plan(asked: Given) -> int:
 
 
 def _forecast(asked: Given) -> int:
+    """Forecasts, in a child process: a compiler that crashes then ends in a message."""
     if asked.experiment:
         _refuse(asked, ("config", "sweep"), "with --experiment")
+        if (status := run_command(asked.arguments, asked.forecast)) is not None:
+            return status
         return _run_experiment(asked, forecast=asked.forecast)
     _refuse(asked, OF_EXPERIMENTS, "without --experiment")
     settings, swept = _settings(asked), asked.sweep or _swept_in_file(asked)
+    if (status := run_command(asked.arguments, asked.forecast)) is not None:
+        return status
     _set_up_jax(settings.float_type)
     from jafl.sweeps.forecast import forecast_runs
 

@@ -14,13 +14,15 @@ from filelock import FileLock
 
 from experiments.tools.benchmarks.comparison import MODELS, Subject
 from experiments.tools.benchmarks.compiled import prepared
-from experiments.tools.benchmarks.compiled_estimates import hlo
+from experiments.tools.benchmarks.compiled_estimates import hlo, thunks
 from experiments.tools.benchmarks.compiled_estimates.estimate import Estimate, LoweredRun
 from experiments.tools.benchmarks.compiled_estimates.runs import (
     buffers_made_anew,
     lowered_bare_step,
     lowered_run,
 )
+from experiments.tools.benchmarks.compiled_estimates.thunks import Launches
+from jafl.ahead_of_time import programs
 from jafl.ahead_of_time.topologies import Topology, is_installed, topology
 from jafl.engine.plan.device_memory import CompiledMemory, count_bytes
 
@@ -63,6 +65,7 @@ class Compiled(NamedTuple):
       all_foretold: bytes of the same in jafl's own forecast.
       model_bytes: of the parameters.
       anew: text of the instructions in loops that make a whole buffer anew.
+      launches: in a trip, on a GPU; None elsewhere.
     """
 
     cycles: float | None
@@ -75,6 +78,7 @@ class Compiled(NamedTuple):
     all_foretold: int
     model_bytes: int
     anew: list[str]
+    launches: Launches | None
 
     @property
     def kilocycles(self) -> float:
@@ -92,7 +96,8 @@ class Compiler:
     def case(self, case: Case) -> Compiled:
         """What the case came to; the test is skipped where its compiler is missing."""
         self._skip_without_compiler(case.topology)
-        return Compiled(**self._once(str(case), lambda: self._of_case(case)._asdict()))
+        found = Compiled(**self._once(str(case), lambda: self._of_case(case)._asdict()))
+        return found._replace(launches=Launches(*found.launches) if found.launches else None)
 
     def bare(self, case: Case) -> float:
         """Estimated kilocycles a trip of the bare client step of the case's model, width and precision."""
@@ -112,9 +117,13 @@ class Compiler:
             form=case.form,
         )
         lowered = lowered_run(chip, run)
-        found = self._estimate(lowered, chip)
+        found, sequence = self._estimate(lowered, chip)
         taken = jax.tree.leaves(lowered.lowered.args_info)
         trips = case.width if case.form == "matrix" else lowered.trips
+        launches = None
+        if sequence:
+            segments = run.program.placement.rows.segments_per_wait if case.form == "matrix" else 1
+            launches = thunks.per_trip(thunks.parse(sequence), found, segments * lowered.trips)
         return Compiled(
             cycles=None if found.all_cycles is None else found.all_cycles / trips,
             unknown_rounds=found.unknown_rounds,
@@ -126,12 +135,13 @@ class Compiler:
             all_foretold=run.forecast.needed - run.forecast.parts["evaluation"],
             model_bytes=count_bytes(run.run.params),
             anew=[f"{one.operation} {one.shape}" for one in buffers_made_anew(found, lowered, run)],
+            launches=launches,
         )
 
     def _of_bare_step(self, case: Case) -> float:
         chip, subject = topology(case.topology), _subject(case)
         lowered = lowered_bare_step(chip, subject.model, subject.shape, width=case.width)
-        found = self._estimate(lowered, chip)
+        found, _ = self._estimate(lowered, chip)
         assert found.all_cycles is not None
         return found.all_cycles / case.width / 1000
 
@@ -140,17 +150,22 @@ class Compiler:
             extra = "requirements-gpu.txt" if name == "h100" else "requirements-tpu.txt"
             pytest.skip(f"the compiler for {name} is not installed ({extra})")
 
-    def _estimate(self, lowered: LoweredRun, chip: Topology) -> Estimate:
-        """The estimate of a program, from the folder or newly compiled; rules may share one."""
+    def _estimate(self, lowered: LoweredRun, chip: Topology) -> tuple[Estimate, str]:
+        """The estimate of a program, from the folder or newly compiled; rules may share one.
+
+        With it the sequence of its thunks, "" elsewhere than on a GPU.
+        """
 
         def compiled() -> list[Any]:
-            made = lowered.estimate(chip)
-            return [dataclasses.asdict(made.memory), made.seconds_to_compile, made.text]
+            compile_ = thunks.sequence if chip.platform == "gpu" else compiled_alone
+            sequence, made = compile_(chip, lowered)
+            return [dataclasses.asdict(made.memory), made.seconds, made.text, sequence]
 
-        memory, seconds, text = self._once(f"{chip.name} {lowered.lowered.as_text()}", compiled)
+        memory, seconds, text, sequence = self._once(f"{chip.name} {lowered.lowered.as_text()}", compiled)
         module = hlo.parse(text)
         memory = CompiledMemory(**memory)
-        return Estimate(chip, memory, module, module.tree(), lowered.rounds, lowered.shares, seconds, text)
+        tree = module.tree()
+        return Estimate(chip, memory, module, tree, lowered.rounds, lowered.shares, seconds, text), sequence
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """What ``make`` gives, from the folder if it was ever called for this name."""
@@ -159,6 +174,11 @@ class Compiler:
             if not file.exists():
                 file.write_bytes(gzip.compress(json.dumps(make()).encode()))
         return json.loads(gzip.decompress(file.read_bytes()))
+
+
+def compiled_alone(chip: Topology, lowered: LoweredRun) -> tuple[str, programs.Compiled]:
+    """No sequence of thunks, and what the compiler says."""
+    return "", programs.compiled(chip, lowered.lowered)
 
 
 def _subject(case: Case) -> Subject:

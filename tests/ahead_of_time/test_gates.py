@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 from compiled_cases import MIB, Case, lower_bound, readable
 
+from experiments.tools.benchmarks.compiled_estimates.thunks import Launches
 from jafl.ahead_of_time import topologies
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop import client_memory
@@ -40,6 +41,25 @@ CASES = [
     *(Case("mlp", rule, 1, topology="h100") for rule in THREE),
     *(waves("mlp", rule, name="h100") for rule in THREE),
 ]
+# Of these the launches alone are looked at.
+LAUNCHES_ALONE = [
+    *(Case("mlp", rule, 1, topology="h100") for rule in ("fedasync", "ca2fl")),
+    *(waves("mlp", rule, name="h100") for rule in ("fedasync", "ca2fl")),
+]
+# {(rule, width, form): kernels, copies, graphs and waits of a trip on an H100}, as compiled by JAX 0.10.2.
+LAUNCHES = {
+    ("fedbuff", 1, "loop"): Launches(26.7, 0.1, 1.2, 1.2),
+    ("fedasync", 1, "loop"): Launches(29.0, 0.0, 1.0, 1.0),
+    ("ace", 1, "loop"): Launches(35.0, 0.0, 1.0, 1.0),
+    ("ca2fl", 1, "loop"): Launches(32.7, 0.9, 1.2, 1.2),
+    ("wkafl", 1, "loop"): Launches(29.3, 0.2, 1.2, 1.2),
+    ("fedbuff", 64, "matrix"): Launches(0.845, 0.006, 0.025, 0.006),
+    ("fedasync", 64, "matrix"): Launches(1.04, 0.007, 0.028, 0.007),
+    ("ace", 64, "matrix"): Launches(1.104, 0.006, 0.025, 0.006),
+    ("ca2fl", 64, "matrix"): Launches(1.09, 0.006, 0.025, 0.006),
+    ("wkafl", 64, "loop"): Launches(5.277, 1.4, 0.2, 0.2),
+}
+MORE_LAUNCHES, FEW_LAUNCHES = 1.03, 0.01
 # Compiled in seconds: these are full tests, all others are gates.
 CHEAP = [Case("mlp", rule, 1) for rule in ("asgd", "fedasync", "fedbuff")]
 MANY, FEWER = waves("mlp", "ace", clients=10_000), waves("mlp", "ace")
@@ -98,12 +118,25 @@ def goal(case, compiled, bare):
     return max(factor * bare, lower_bound(case, compiled))
 
 
+def check_launches(compiler, case):
+    """A trip launches no more on an H100 than it did."""
+    compiled = compiler.case(case)
+    most = LAUNCHES[case.rule, case.width, case.form]
+    over = {
+        name: f"{now:.3f} > {limit}"
+        for name, now, limit in zip(Launches._fields, compiled.launches, most, strict=True)
+        if now > MORE_LAUNCHES * limit + FEW_LAUNCHES
+    }
+    assert not over, over
+
+
 CHECKS = {
     "buffers": check_buffers,
     "arguments": check_arguments,
     "temporaries": check_temporaries,
     "forecast": check_forecast,
     "cycles": check_cycles,
+    "launches": check_launches,
 }
 # (check, pattern of cases, why): what is missed. Each of these tests must fail.
 OPERATIONS = "the number of operations of a trip, the cheapest of which is noted with 1,820 cycles"
@@ -121,17 +154,31 @@ MISSED = (
     ("cycles", "mlp, fedasync, *, matrix form, *", MOVING),
     ("cycles", "mlp, ace*, *, matrix form, *", MOVING),
     ("cycles", "mlp, ca2fl, *, matrix form, *", MOVING),
-    ("buffers", "mlp, *, matrix form, *", FETCHED),
-    ("buffers", "mlp, wkafl, waves of 64, *", OF_A_LAYER),
+    *(("buffers", f"mlp, {rule}, waves of 64, matrix form, v5e:1x1, *", FETCHED) for rule in LINEAR_RULES),
+    *(
+        ("buffers", f"mlp, {rule}, waves of 64, matrix form, {name}, *", FETCHED)
+        for rule in ("fedbuff", "ace")
+        for name in ("v5e:2x2", "v5e:2x4", "v5e:4x4")
+    ),
+    *(
+        ("buffers", f"mlp, wkafl, waves of 64, loop form, {name}, *", OF_A_LAYER)
+        for name in ("v5e:1x1", "v5e:2x2", "v5e:2x4", "v5e:4x4", "h100")
+    ),
     ("buffers", "emnist_cnn, wkafl, trip by trip, *", OF_A_LAYER),
-    ("temporaries", "mlp, *, v5e:2x*", EXCHANGED),
+    *(
+        (check, f"mlp, {rule}, waves of 64, {form} form, {name}, *", EXCHANGED)
+        for check in ("temporaries", "forecast")
+        for rule, form in (("ace", "matrix"), ("wkafl", "loop"))
+        for name in ("v5e:2x2", "v5e:2x4")
+    ),
+    ("temporaries", "mlp, fedbuff, waves of 64, matrix form, v5e:2x4, *", EXCHANGED),
     ("temporaries", "mlp, ace, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "softmax, wkafl, *, v5e*", OF_A_LAYER),
     ("temporaries", "mlp, wkafl, waves of 64, *, h100*", OF_A_LAYER),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
-    ("forecast", "mlp, *, v5e:2x*", EXCHANGED),
+    ("forecast", "mlp, fedbuff, waves of 64, matrix form, v5e:2x4, *", EXCHANGED),
     ("forecast", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
 )
 
@@ -143,10 +190,17 @@ def missed(name, case):
 
 
 def gates():
-    for case in CASES:
+    for case in [*CASES, *LAUNCHES_ALONE]:
         for name, check in CHECKS.items():
-            # A GPU's compiler notes no cycles, and a bare step for several chips would be another program.
+            # A GPU's compiler notes no cycles, a TPU's no launches; a bare step for several chips is another program.
             if name == "cycles" and case.topology != "v5e:1x1":
+                continue
+            if (
+                name == "launches"
+                and case.topology != "h100"
+                or name != "launches"
+                and case in LAUNCHES_ALONE
+            ):
                 continue
             reason = missed(name, case)
             marks = [pytest.mark.full if case in CHEAP else pytest.mark.gate]
@@ -199,6 +253,13 @@ def test_a_wave_is_quicker_on_several_chips_than_on_one(compiler, rule, name, wi
     several = one._replace(topology=name, width=width)
     of_wave = [compiler.case(case).kilocycles * case.width for case in (several, one)]
     assert of_wave[0] < 0.7 * of_wave[1]
+
+
+def test_a_trip_in_matrix_form_launches_no_more_than_the_goal():
+    """On an H100, in waves of 64: 1.5 kernels, and the host waits .05 times. The gates hold the compiler to these."""
+    for (_, width, form), launches in LAUNCHES.items():
+        if (width, form) == (64, "matrix"):
+            assert launches.kernels <= 1.5 and launches.waits <= 0.05
 
 
 def test_what_is_missed_is_a_gate():

@@ -39,6 +39,12 @@ StackFrames
   ROOT %scatter.1 = f32[112,200]{1,0:T(8,128)} scatter(%p0, %p1, %p2), to_apply=%second
 }
 
+%gathered (p0: f32[112,200], p1: s32[16,1]) -> f32[16,200] {
+  %p0 = f32[112,200]{1,0:T(8,128)} parameter(0)
+  %p1 = s32[16,1]{1,0:T(8,128)} parameter(1)
+  ROOT %gather.1 = f32[16,200]{1,0:T(8,128)} gather(%p0, %p1)
+}
+
 %shuffle_cond (p: (s32[], u32[32])) -> pred[] {
   %limit = s32[]{:T(128)} constant(32)
   %p = (s32[]{:T(128)}, u32[32]{0:T(128)}) parameter(0)
@@ -79,6 +85,8 @@ condition=%shuffle_cond, body=%shuffle_body, metadata={op_name="jit(run)/while/b
 true_computation=%trained, false_computation=%waited, metadata={op_name="jit(run)/cond" stack_frame_id=4}
   %rows = f32[112,200]{1,0:T(8,128)} fusion(%p), kind=kCustom, calls=%scattered
   %fetch = (f32[16,200]{1,0:T(8,128)S(1)}, f32[16,200]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%rows)
+  %starts = f32[16,200]{1,0:T(8,128)S(1)} fusion(%rows, %p), kind=kCustom, calls=%gathered
+  %from_chip = f32[8,200]{1,0:T(8,128)} fusion(%starts), kind=kCustom, calls=%gathered
   %again = f32[112,200]{0,1:T(8,128)} copy(%rows), backend_config={"estimated_cycles":"700"}
   %sum = f32[4,128]{1,0:T(8,128)} all-reduce(%rows), to_apply=%second
   ROOT %both = (s32[]{:T(128)}, s32[]{:T(128)}) tuple(%p, %p)
@@ -133,6 +141,8 @@ def test_what_has_no_estimate_is_counted_in_bytes(module, program):
     # Three rows of 200, padded to 256: read from a whole tile of 8 rows, and written as three.
     assert found["rows"] == (8 + 3) * 256 * 4
     assert found["fetch"] == 16 * 256 * 4  # written to memory on the chip
+    assert found["starts"] == 16 * 256 * 4  # read from main memory, kept on the chip
+    assert found["from_chip"] == 8 * 256 * 4
     assert found["again"] == found["sum"] == found["both"] == 0
 
 

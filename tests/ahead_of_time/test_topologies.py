@@ -10,8 +10,9 @@ from jax import lax
 import jafl
 from experiments.tools.benchmarks.compiled_estimates.estimate import estimate, read
 from jafl.ahead_of_time import topologies
+from jafl.ahead_of_time.chips import CHIPS
 from jafl.ahead_of_time.programs import DoesNotFitError, compiled
-from jafl.ahead_of_time.topologies import CHIPS, topology
+from jafl.ahead_of_time.topologies import topology
 
 needs_libtpu = pytest.mark.skipif(
     not topologies.is_installed("v5e:1x1"), reason='libtpu is not installed: pip install "jafl[tpu]"'

@@ -5,28 +5,35 @@ import json
 import pathlib
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
+from command_line import ROOT, python
 from notebook_files import make
+from packaging.requirements import Requirement
 
+EXTRAS = ["data", "mnist", "plots", "checkpoints"]
+WANTED = f"jafl[{','.join(EXTRAS)}]"
 # What the machine of a notebook service has, older than the newest that a package index offers.
 THERE = {
     "jax": "0.7.0",
     "jaxlib": "0.7.0",
     "jax-cuda12-plugin": "0.7.0",
     "numpy": "2.0.1",
-    "absl-py": "2.0.0",
+    "absl-py": "1.4.0",
+    "filelock": "3.10.0",
 }
 # {package: {version: what it requires}} of the package index.
 OFFERED = {
-    "jafl": {"0.1.0": ["jax>=0.7.0", "flax>=0.11", "absl-py>=2.1"]},
+    "jafl": {"0.1.0": ["jax>=0.7.0", "flax>=0.11", "absl-py>=1.4", "filelock>=3.20"]},
     "flax": {"0.11.2": ["jax>=0.6", "numpy>=1.26"], "0.13.0": ["jax>=0.12", "numpy>=2.2"]},
     "jax": {"0.7.0": ["jaxlib<=0.7.0"], "0.12.0": ["jaxlib>=0.12"]},
     "jaxlib": {"0.7.0": [], "0.12.0": []},
     "jax-cuda12-plugin": {"0.7.0": [], "0.12.0": []},
     "numpy": {"2.0.1": [], "2.4.0": []},
-    "absl-py": {"2.0.0": [], "2.5.0": []},
+    "absl-py": {"1.4.0": [], "2.5.0": []},
+    "filelock": {"3.10.0": [], "3.20.0": []},
     "needs-newer": {"1.0": ["jax>=0.9"]},
 }
 
@@ -35,7 +42,7 @@ def wheel(folder, name, version, requires):
     """Writes an empty package as a wheel, with a module of its name."""
     module = name.replace("-", "_")
     about = f"{module}-{version}.dist-info"
-    extra = "Provides-Extra: all\n" if name == "jafl" else ""
+    extra = "".join(f"Provides-Extra: {each}\n" for each in EXTRAS) if name == "jafl" else ""
     needs = "".join(f"Requires-Dist: {need}\n" for need in requires)
     files = {
         # Of jafl the cell calls one function.
@@ -77,11 +84,11 @@ def versions(run):
     return {each["name"]: each["version"] for each in json.loads(listed)}
 
 
-def cell(wanted="jafl[all]"):
+def cell(wanted=WANTED):
     """The cell; what it would fetch from the repository comes from the index of the test."""
     code = make.first_cell("https://example.org/jafl")
-    assert 'f"jafl[all] @ git+{REPOSITORY}"' in code
-    return code.replace('f"jafl[all] @ git+{REPOSITORY}"', repr(wanted))
+    assert 'f"jafl{EXTRAS} @ git+{REPOSITORY}"' in code
+    return code.replace('f"jafl{EXTRAS} @ git+{REPOSITORY}"', repr(wanted))
 
 
 @pytest.mark.full
@@ -96,7 +103,9 @@ def test_jafl_comes_in_and_jax_stays_as_it_is(service):
     kept = ("jax", "jaxlib", "jax-cuda12-plugin", "numpy")
     assert {name: after[name] for name in kept} == {name: THERE[name] for name in kept}
     assert after["flax"] == "0.11.2", "the newest that fits the JAX that is there"
-    assert after["absl-py"] == "2.5.0", "too old for jafl, and no part of JAX"
+    assert after["absl-py"] == "1.4.0" and after["filelock"] == "3.20.0", (
+        "too old for jafl, and no part of JAX"
+    )
     before = versions(service)
     again = service("-c", "import subprocess\nsubprocess.run = None\n" + cell())
     assert again.returncode == 0, "it starts nothing where jafl is installed"
@@ -134,7 +143,9 @@ def test_in_a_checkout_it_installs_the_checkout(monkeypatch, tmp_path):
     (tmp_path / "jafl" / "__init__.py").touch()
     (tmp_path / "notebooks").mkdir()
     ((command, constraints),) = calls_of_pip(make.first_cell(""), monkeypatch, tmp_path / "notebooks")
-    assert command[:4] == [sys.executable, "-m", "pip", "install"] and command[-1] == f"{tmp_path}[all]"
+    assert (
+        command[:4] == [sys.executable, "-m", "pip", "install"] and command[-1] == f"{tmp_path}{WANTED[4:]}"
+    )
     import jax
 
     assert f"jax=={jax.__version__}" in constraints and not any("jaxtyping" in each for each in constraints)
@@ -146,12 +157,12 @@ def test_beside_a_checkout_that_is_called_jafl_it_installs_that(monkeypatch, tmp
     (tmp_path / "jafl" / "jafl" / "__init__.py").touch()
     folder = importlib.machinery.ModuleSpec("jafl", None, is_package=True)
     ((command, _),) = calls_of_pip(make.first_cell(""), monkeypatch, tmp_path, found=folder)
-    assert command[-1] == f"{tmp_path / 'jafl'}[all]"
+    assert command[-1] == f"{tmp_path / 'jafl'}{WANTED[4:]}"
 
 
 def test_elsewhere_it_installs_from_the_address(monkeypatch, tmp_path):
     ((command, _),) = calls_of_pip(make.first_cell("https://github.com/a/b"), monkeypatch, tmp_path)
-    assert command[-1] == "jafl[all] @ git+https://github.com/a/b"
+    assert command[-1] == f"{WANTED} @ git+https://github.com/a/b"
 
 
 def test_without_checkout_and_address_it_says_what_to_do(monkeypatch, tmp_path):
@@ -169,3 +180,40 @@ def test_where_jafl_is_there_nothing_is_installed(monkeypatch, tmp_path):
         )
         == []
     )
+
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDED = [
+    Requirement(need)
+    for needs in (PYPROJECT["dependencies"], *map(PYPROJECT["optional-dependencies"].get, EXTRAS))
+    for need in needs
+]
+COLAB = {
+    need.name: need
+    for line in (ROOT / "tests/notebooks/colab_versions.txt").read_text().splitlines()
+    if not line.startswith("#")
+    for need in [Requirement(line)]
+}
+
+
+def test_what_colab_has_is_new_enough():
+    """So that the cell replaces none of it, whatever pip would prefer."""
+    there = {name: str(need.specifier).removeprefix("==") for name, need in COLAB.items()}
+    too_old = [str(need) for need in NEEDED if need.name in there and there[need.name] not in need.specifier]
+    assert not too_old, too_old
+    assert {"jax", "flax", "numpy", "absl-py"} <= {need.name for need in NEEDED} & set(there)
+
+
+@pytest.mark.gate
+def test_the_package_index_has_what_the_cell_needs_beside_what_colab_has(tmp_path):
+    """It asks pip, which asks the package index, for Colab's Python and with all that Colab has as constraints.
+
+    But for tensorflow-datasets, which Colab has: of another Python pip takes wheels alone, and ``promise``, which it
+    needs, has none.
+    """
+    constraints = ROOT / "tests/notebooks/colab_versions.txt"
+    for_colab = ["--python-version=3.13", "--only-binary=:all:", f"--target={tmp_path}", "--ignore-installed"]
+    command = ["install", "--dry-run", "--quiet", f"--constraint={constraints}", *for_colab]
+    wanted = [str(need) for need in NEEDED if need.name != "tensorflow-datasets"]
+    ended = python("-m", "pip", *command, "libtpu", *wanted, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr

@@ -171,7 +171,7 @@ def benchmark_topology(platform: str, kind: str, number: int) -> str | None:
       ('v5e:2x2', 'v5e:1x1')
       >>> benchmark_topology("gpu", "NVIDIA A100", 1)
     """
-    from jafl.ahead_of_time.topologies import NAMES
+    from jafl.ahead_of_time.chips import NAMES
 
     if platform == "cpu":
         return ELSEWHERE

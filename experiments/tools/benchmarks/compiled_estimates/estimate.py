@@ -1,6 +1,7 @@
 """Reads memory and estimated time off a program that has been compiled for chips that are not here."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class Estimate:
     seconds_to_compile: float
     text: str = dataclasses.field(repr=False)
 
-    @property
+    @functools.cached_property
     def main(self) -> Loop:
         """The loop in which the program spends its time; the whole program where it has none."""
         return hlo.main_loop(self.program, self.known_rounds)

@@ -91,6 +91,7 @@ class Instruction(NamedTuple):
       name, operation: such as ``copy.122`` and ``copy``.
       shape: text of what it makes.
       operands: names of what it reads.
+      operand_shapes: text of the shapes of these, as far as they are made in the same computation.
       called: {role: names of computations}: ``body`` and ``condition`` of a loop, ``calls`` of a fusion, ...
       cycles: the compiler's estimate, or None.
       is_root: whether it makes the computation's result.
@@ -109,6 +110,7 @@ class Instruction(NamedTuple):
     op_name: str
     functions: tuple[str, ...]
     text: str
+    operand_shapes: tuple[str, ...] = ()
 
     @property
     def arrays(self) -> list[Array]:
@@ -247,7 +249,15 @@ def parse(text: str) -> Module:
             current = None
         elif match := _INSTRUCTION.match(line):
             current.append(_instruction(match[2], bool(match[1]), match[3], functions))
-    return Module(computations, entry)
+    return Module({name: _with_operand_shapes(made) for name, made in computations.items()}, entry)
+
+
+def _with_operand_shapes(made: list[Instruction]) -> list[Instruction]:
+    shapes = {one.name: one.shape for one in made}
+    return [
+        one._replace(operand_shapes=tuple(shapes[name] for name in one.operands if name in shapes))
+        for one in made
+    ]
 
 
 def _instruction(
@@ -405,7 +415,7 @@ def main_loop(program: Loop, rounds: Rounds = lambda _: None) -> Loop:
         return (
             loop.rounds is None,
             times * cycles(loop, rounds),
-            sum(len(inner.instructions) for inner in loop.inside()),
+            times * sum(len(inner.instructions) for inner in loop.inside()),
         )
 
     return max(loops, key=weight)
@@ -425,7 +435,8 @@ def _loops_at_the_top(program: Loop, rounds: Rounds) -> list[Loop]:
 def unpriced_bytes(module: Module, one: Instruction) -> int:
     """The bytes of main memory that an instruction without an estimate moves; 0 for one with an estimate.
 
-    What lies in memory on the chip is left out, and so are collectives.
+    What lies in memory on the chip is left out, and so are collectives. A gather from main memory reads as many bytes
+    as it makes, wherever it puts them.
     """
     if one.cycles is not None or one.operation in _FREE or one.collective:
         return 0
@@ -436,7 +447,13 @@ def unpriced_bytes(module: Module, one: Instruction) -> int:
         source, *others = [array for array in one.arrays if array.dimensions]
         moved = min(array.bytes for array in (source, *others))
         return sum(moved for array in (source, *others[:1]) if array.memory == 0)
-    return 2 * sum(array.bytes for array in one.arrays if array.memory == 0)
+    made = one.arrays
+    sources = [array for shape in one.operand_shapes for array in arrays_in(shape)]
+    read = min(
+        sum(array.bytes for array in made),
+        max((array.bytes for array in sources if array.memory == 0), default=0),
+    )
+    return read + sum(array.bytes for array in made if array.memory == 0)
 
 
 def _updated_bytes(module: Module, one: Instruction) -> int:
