@@ -10,7 +10,7 @@ from jafl.cli.declared_flags import FLAGS
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS
 from jafl.config.grammar import Explanation
-from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
+from jafl.config.settings import DEFAULTS, GROUP, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
 # {one of the ten settings that everybody uses: (an example, what it says)}
@@ -86,11 +86,8 @@ def of_command(command: Command, program: str) -> str:
 def full(program: str) -> str:
     """The commands with their flags, and every setting, by group; ``program`` as above."""
     sections = [_section(title, settings) for title, settings in by_group().items()]
-    kinds = [f"  --{name}: {', '.join(grammar(name).factories)}" for name in CALLS]
-    explained = [f"What calls can be, which {program} help NAME explains with arguments and examples:"]
-    explained += [_wrapped(line.strip(), "  ") for line in kinds]
     own = _section("Flags of commands", [_flag(name) for name in FLAGS if name not in COMMANDS])
-    return "\n".join([short(program), "", own, *sections, *explained])
+    return "\n".join([short(program), "", own, *sections]).rstrip()
 
 
 def of(name: str, program: str) -> str:
@@ -115,8 +112,12 @@ def of(name: str, program: str) -> str:
         hint = did_you_mean(name, [*HELP, *SHORT_NAMES, *COMMANDS, *FLAGS], "See --help for the commands.")
         raise SettingError(f"No command, setting or flag is called {name!r}. {hint}")
     if not argument:
-        text = _explained(_setting(name))
-        return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
+        if name not in CALLS:
+            return _explained(_setting(name))
+        # Its own text without the names, which follow with all arguments.
+        lines = [_explained(Explained(name, DEFAULTS[name], HELP[name], is_switch=False)), ""]
+        lines += [line for each in grammar(name).explained() for line in _explanation(name, each)]
+        return "\n".join(lines).rstrip()
     lines = []
     if name in SHORT_HELP:
         lines = [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
@@ -148,12 +149,6 @@ class Explained(NamedTuple):
     is_switch: bool
 
 
-def _can_be(name: str) -> str:
-    """What the call of a setting can be, with all arguments and an example each."""
-    lines = [line for each in grammar(name).explained() for line in _explanation(name, each)]
-    return "\n".join(lines).rstrip()
-
-
 def _explanation(setting: str, each: Explanation) -> list[str]:
     """The lines on one call; arguments that have one text together stand together."""
     together: dict[str, list[str]] = {}
@@ -178,8 +173,8 @@ def _names(group: str) -> list[str]:
     short_names = {name: path.partition(".")[0] for name, path in SHORT_NAMES.items()}
     return [
         each
-        for name, declared in DECLARED.items()
-        if declared.group == group
+        for name, own in GROUP.items()
+        if own == group
         for each in (name, *(short for short, setting in short_names.items() if setting == name))
     ]
 
@@ -189,7 +184,12 @@ def _setting(name: str) -> Explained:
     if name in SHORT_HELP:
         text = f"{SHORT_HELP[name]} A short name of --{SHORT_NAMES[name]}."
         return Explained(name, None, text, is_switch=False)
-    return Explained(name, DEFAULTS[name], HELP[name], is_switch=bool in TYPES[name])
+    text = HELP[name]
+    if name in CALLS:
+        kinds = grammar(name).factories
+        text += f" One of {', '.join(kinds)};" if len(kinds) > 1 else ""
+        text += f" run.py help {name} lists all arguments."
+    return Explained(name, DEFAULTS[name], text, is_switch=bool in TYPES[name])
 
 
 def _explained(flag: Explained) -> str:
@@ -198,11 +198,7 @@ def _explained(flag: Explained) -> str:
     if isinstance(default, bool):
         default = str(default).lower()
     shown = "" if default in (None, "", "default") else f" (default: {default})"
-    choices, end, text = flag.text.partition(
-        ">: "
-    )  # of a flag that is one of several words: <auto|never>: ...
-    text = text if end and choices.startswith("<") else flag.text
-    return _wrapped(f"--{'[no]' if flag.is_switch else ''}{flag.name}: {text}{shown}", indent="  ")
+    return _wrapped(f"--{'[no]' if flag.is_switch else ''}{flag.name}: {flag.text}{shown}", indent="  ")
 
 
 def _flag(name: str) -> Explained:

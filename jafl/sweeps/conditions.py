@@ -13,8 +13,8 @@ from jafl.config.grammar import Call
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
-    DECLARED,
     DEFAULTS,
+    GROUP,
     Settings,
     filled_by_preset,
     in_world,
@@ -34,7 +34,7 @@ OF_THE_ALGORITHM = ("protocol", "protocol.replace_lost")
 # In these, runs of several arms may differ and still be compared: what makes the algorithm, and what is measured.
 OF_AN_ARM = (
     "algorithm",
-    *(name for name, declared in DECLARED.items() if declared.group in ("server", "output")),
+    *(name for name, group in GROUP.items() if group in ("server", "output")),
 )
 USUAL = "the usual ones"
 

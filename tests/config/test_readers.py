@@ -16,7 +16,7 @@ from jafl.config.calls import CALLS, grammar
 from jafl.config.declaration import WITH_NEXT_TOKENS
 from jafl.config.experiment import _evaluation_steps, make_experiments
 from jafl.config.resolution import refuse_unread, resolve_run, without_unread
-from jafl.config.settings import DECLARED, TYPES, Settings, default_of
+from jafl.config.settings import GROUP, TYPES, Settings, default_of
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 60, "num_clients": 15, "concurrency": 10}
@@ -326,7 +326,7 @@ def source_of(written):
 def ingredients(settings):
     """All that a run is made of, as text: equal for settings that make the same run."""
     run = resolve_run(settings, settings.algorithm, int(settings.seed))
-    asked = {name: getattr(run, name) for name in TYPES if DECLARED[name].group in ("data", "partition")}
+    asked = {name: getattr(run, name) for name in TYPES if GROUP[name] in ("data", "partition")}
     source = source_of(json.dumps(asked | {"seed": run.seed}))
     run = readers.as_read(builders.filled_in(run, source))
     federation = builders.make_federation(run, source, int(run.seed))
