@@ -350,11 +350,11 @@ def _without_unread(asked: Given, settings: Settings, swept: str | dict[str, Any
     typed = set(filter(is_setting, asked.typed))
     readable_settings, left_out = without_unread(settings, typed, **_crossed(swept))
     flagged = set(map(argument_path, asked.settings()))
-    for name, value, where, here in left_out:
+    for name, value, reason in left_out:
         path = argument_path(name)
         in_flags = flagged & {path, path.partition(".")[0]}
         source = "the flag file" if in_flags else asked.config or asked.output_dir
-        _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
+        _warn(f"{name} is {value!r} in {source}, but no run reads it. {reason}")
     return readable_settings
 
 
@@ -367,11 +367,11 @@ def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
     before = content.get("inputs")
     if not isinstance(before, dict):
         return
-    from jafl.config import inputs
+    from jafl.config import calls, inputs
 
     files = {
         what: file
-        for what, file in inputs.input_files(content).items()
+        for what, file in calls.files(content).items()
         if not {what.partition("/")[0], what.partition(".")[0]} & set(names)
     }
     now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}

@@ -16,9 +16,6 @@ from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, litera
 from jafl.config.declaration import join_with_or
 from jafl.config.settings import TYPES, nearest
 
-# {a flag of before: the command that does it now}, but for those that have the command's name.
-_FORMER = {"dry_run": "plan"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Given:
@@ -146,8 +143,9 @@ def _illegal(message: str, values: flags.FlagValues) -> SettingError | None:
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:
     """Sets the flag that stands for the words behind a command's name."""
-    if len(words) > command.most_words:
-        extra = words[command.most_words]
+    places = command.words.split()
+    if len(words) > len(places):
+        extra = words[len(places)]
         what = (
             "is not a flag: write --name=value" if extra not in COMMANDS else "is a command: write it first"
         )
@@ -166,7 +164,7 @@ def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) 
             f"left out behind {words[0]!r}, which says it, too",
         )
         before.parse(",".join(words))
-    if command.needs_word and values[command.word].value is None:
+    if places and not command.words.startswith("[") and values[command.word].value is None:
         example = next(iter(command.examples))
         raise SettingError(
             f"{command.name} needs {command.words}: write {example}, for example. {_see(command)}"
@@ -239,12 +237,9 @@ def _readers(name: str) -> list[str]:
 def _unknown(name: str, command: Command) -> SettingError:
     """The error for a flag that a command does not read."""
     known = name if _readers(name) else name.removeprefix("no")
-    instead = _FORMER.get(known, known)
     what = f"{command.name or 'training'} has no flag {name!r}"
-    if instead in COMMANDS:
-        text = (
-            f"{instead} is a command: write {instead} first, as in {next(iter(COMMANDS[instead].examples))}"
-        )
+    if known in COMMANDS:
+        text = f"{known} is a command: write {known} first, as in {next(iter(COMMANDS[known].examples))}"
     elif readers := _readers(known):
         text = f"only {join_with_or(readers).replace(' or ', ' and ')} {'read' if len(readers) > 1 else 'reads'} it"
     else:

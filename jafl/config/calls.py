@@ -247,26 +247,6 @@ SHORT_NAMES = {
     "local_steps": "client_work.local_steps",
     "batch_size": "client_work.batch_size",
 }
-# {a name that no argument has: the argument that was called so}
-_FORMER = {
-    "lr": "learning_rate",
-    "server_lr": "server_learning_rate",
-    "client_momentum": "client_optimizer.momentum",
-    "server_momentum": "server_optimizer.momentum",
-    **{
-        f"staleness_{name}": f"algorithm.staleness_weight.{name}"
-        for name in ("exponent", "slope", "threshold", "rate")
-    },
-    "mnist_1d_examples": "dataset.examples",
-    "data_seed": "split.seed",
-    "test_folds": "split.folds",
-    "resample_data": "split.resample",
-    "dp_restarts": "privacy.restarts",
-    "dp_bands": "privacy.bands",
-    "secure_fraction_bits": "secure_aggregation.fraction_bits",
-    "secure_weight_bits": "secure_aggregation.weight_bits",
-    "rule_arguments": "algorithm.ARGUMENT",
-}
 _SHORT = {path: short for short, path in SHORT_NAMES.items()}
 
 
@@ -467,10 +447,8 @@ def arguments() -> dict[str, str]:
     }
 
 
-def former_argument(name: str) -> str:
+def argument_like(name: str) -> str:
     """A question for a name such as ``restart``, ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
-    if name in _FORMER:
-        return f"Did you mean '{_FORMER[name]}'?"
     found = dict.fromkeys(
         f"{setting}.{argument}"
         for setting in CALLS
@@ -517,7 +495,7 @@ def flattened(settings: Mapping[str, Any], names: Collection[str] = CALLS) -> di
 
 
 def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
-    """{setting.argument: path} of the files that the calls among these settings read."""
+    """{setting.argument: path} of the files that the calls among a run's settings read; in a folder argument/file."""
     found: dict[str, pathlib.Path] = {}
     for name in CALLS:
         for each in items(name, settings[name]) if settings.get(name) else ():

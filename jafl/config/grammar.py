@@ -552,7 +552,7 @@ class Grammar:
             if keyword.arg in arguments:
                 raise self._wrong(text, f"{name} gets {keyword.arg} twice")
             if keyword.arg not in parameters:
-                hint = did_you_mean(keyword.arg, parameters, self._where(keyword.arg))
+                hint = did_you_mean(keyword.arg, parameters, self.where(keyword.arg))
                 raise self._wrong(text, f"{name} has no argument {keyword.arg!r}; it has {listed}", hint)
             arguments[keyword.arg] = keyword.value
         return Call(
@@ -564,12 +564,12 @@ class Grammar:
             },
         )
 
-    def _where(self, argument: str) -> str:
+    def where(self, argument: str) -> str:
         """Where an argument is that a call does not have; empty where it is nowhere."""
-        if argument in self.elsewhere:
-            return f"{argument} is a setting of its own."
         others = [name for name in self.factories if argument in self._parameters(name)]
-        return f"It is an argument of {join_with_or(others)}." if others else ""
+        if others:
+            return f"It is an argument of {join_with_or(others)}."
+        return f"{argument} is a setting of its own." if argument in self.elsewhere else ""
 
     def _from_text(self, holder: Call, name: str, text: str) -> Any:
         """An argument's value from a text, which needs no quotes where the argument takes a text."""
@@ -645,7 +645,7 @@ class Grammar:
         if not holders:
             names = {name: None for each in _calls(call) for name in self._parameters(each.name)}
             there = f"no argument {first!r}; it has {', '.join(names)}" if names else "no arguments"
-            hint = did_you_mean(first, names, self._where(first))
+            hint = did_you_mean(first, names, self.where(first))
             raise SettingError(
                 f"{named}: {said} has {there}. {hint}".rstrip(),
                 setting=named,

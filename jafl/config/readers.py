@@ -4,13 +4,12 @@ What is unread changes nothing: two runs that differ in it alone are the same ru
 Most settings are read by every run, or are arguments of a call that no other call has.
 """
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jafl import data
 from jafl.base.errors import refusal
 from jafl.config import calls
+from jafl.config.builders.data import source_parameters
 from jafl.config.declaration import NOT_ALWAYS_READ, join_with_or
 from jafl.config.grammar import DEFAULT
 from jafl.config.settings import Settings, default_of
@@ -28,101 +27,48 @@ DIVIDING = tuple(
         *("evaluation_examples", "shuffle_labels"),
     )
 )
+OF_SOME_RUNS = (
+    *("data_dir", "split.test_fraction", "split.seed", "split.resample", "split.server_classes"),
+    *NOT_ALWAYS_READ,
+)
 
 
 class Unread(NamedTuple):
-    """A setting that is given and that no run reads: its name and value, which runs would, and what they are."""
+    """A setting that is given and that no run reads: its name and value, and sentences on why."""
 
     setting: str
     value: Any
-    read_where: str
-    here: str
-
-    @property
-    def reason(self) -> str:
-        """A sentence."""
-        return f"It is read only where {self.read_where}; here {self.here}."
+    reason: str
 
 
-class _Readers(NamedTuple):
-    """Which runs read a setting: whether a run does, in words where one does, and what a run is that does not."""
+def why_unread(name: str, run: Settings) -> str:
+    """Why a run does not read a setting, or has no such argument, in a sentence; empty where it does.
 
-    reads: Callable[[Settings], bool]
-    where: str
-    here: Callable[[Settings], str]
-
-
-def _of_data_set(argument: str) -> _Readers:
-    """The runs whose data set's function has an argument of this name."""
-    having = [
-        name for name, source in data.SOURCES.items() if argument in inspect.signature(source).parameters
-    ]
-    return _Readers(lambda run: run.dataset_name in having, f"dataset is {join_with_or(having)}", _dataset)
-
-
-def _dataset(run: Settings) -> str:
-    return f"dataset is {run.dataset_name}"
-
-
-def _is_divided(run: Settings) -> bool:
-    """Whether a seed decides which examples a run has, or what it does with them."""
-    given = [name for name in DIVIDING if run.value(name) != default_of(name) and is_read(name, run)]
-    return run.dataset_name in DIVIDED_BY_SEED or bool(given)
-
-
-def _of_divided_data(*, folds: bool) -> _Readers:
-    given = join_with_or([*DIVIDING, *["split.folds"] * folds])
-    where = f"dataset is {join_with_or(DIVIDED_BY_SEED)}, or {given} is given"
-    return _Readers(
-        lambda run: _is_divided(run) or (folds and run.value("split.folds") is not None),
-        where,
-        lambda run: f"{_dataset(run)}, and none of these is given",
-    )
-
-
-def _of_events() -> _Readers:
-    return _Readers(
-        lambda run: _protocol(run) not in ("drawn_staleness", "queued", "compass"),
-        "protocol is asynchronous, open_arrivals or synchronous",
-        lambda run: f"protocol is {_protocol(run)}",
-    )
-
-
-def _protocol(run: Settings) -> str:
-    return calls.grammar("protocol").read(run.protocol).name
-
-
-_READERS: Mapping[str, _Readers] = {
-    "data_dir": _of_data_set("data_dir"),
-    "split.test_fraction": _of_data_set("test_fraction"),
-    "split.seed": _of_divided_data(folds=True),
-    "split.resample": _of_divided_data(folds=False),
-    "split.server_classes": _Readers(
-        lambda run: run.value("split.server_examples") > 0,
-        "split.server_examples is given",
-        lambda run: "split.server_examples is left out",
-    ),
-    **{name: _of_events() for name in NOT_ALWAYS_READ},
-}
-
-
-def is_read(name: str, run: Settings) -> bool:
-    """Whether a run reads a setting; ``run``: its settings as ``resolve_run`` returns them."""
-    return name not in _READERS or _READERS[name].reads(run)
+    run: its settings as ``resolve_run`` returns them.
+    """
+    setting, _, argument = calls.argument_path(name).partition(".")
+    protocol = calls.grammar("protocol").read(run.protocol).name
+    if name in ("data_dir", "split.test_fraction"):
+        own = argument or setting
+        return "" if own in source_parameters(run) else f"dataset is {run.dataset_name}, which has no {own}."
+    if name in ("split.seed", "split.resample"):
+        deciding = [*DIVIDING, *["split.folds"] * (argument == "seed")]
+        given = (run.value(each) != default_of(each) and not why_unread(each, run) for each in deciding)
+        if run.dataset_name in DIVIDED_BY_SEED or any(given):
+            return ""
+        return f"dataset is {run.dataset_name}, and none of {join_with_or(deciding)} is given."
+    if name == "split.server_classes":
+        return "" if run.value("split.server_examples") else "split.server_examples is left out."
+    if name in NOT_ALWAYS_READ and protocol in ("drawn_staleness", "queued", "compass"):
+        return f"protocol is {protocol}, which has no {name}."
+    if argument and not calls.grammar(setting).has(getattr(run, setting), argument):
+        return _why_not_had(setting, argument, [run])
+    return ""
 
 
 def as_read(run: Settings) -> Settings:
     """The settings of a run, those that it does not read at their defaults."""
-    return run.changed({name: default_of(name) for name in _READERS if not is_read(name, run)})
-
-
-def why_unread(name: str, runs: Sequence[Settings]) -> tuple[str, str]:
-    """(which runs read a setting that none of ``runs`` reads, what these are instead), in words."""
-    setting, _, argument = name.partition(".")
-    if argument and name not in _READERS:
-        return _why_not_had(setting, argument, [getattr(run, setting) for run in runs])
-    readers = _READERS[name]
-    return readers.where, " and ".join(dict.fromkeys(readers.here(run) for run in runs))
+    return run.changed({name: default_of(name) for name in OF_SOME_RUNS if why_unread(name, run)})
 
 
 def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection[str] = ()) -> list[Unread]:
@@ -137,13 +83,12 @@ def unread(arms: Sequence[Settings], runs: Sequence[Settings], given: Collection
       One entry for each setting.
     """
     entries = []
-    for name in _READERS:
+    for name in OF_SOME_RUNS:
         values = [arm.value(name) for arm in arms]
-        differing = [value for value in values if value != default_of(name)] or (
-            values if name in given else []
-        )
-        if differing and not any(is_read(name, run) for run in runs):
-            entries.append(Unread(name, differing[0], *why_unread(name, runs)))
+        said = [value for value in values if name in given or value != default_of(name)]
+        reasons = [why_unread(name, run) for run in runs]
+        if said and all(reasons):
+            entries.append(Unread(name, said[0], " ".join(dict.fromkeys(reasons))))
     return entries + [each for name in calls.CALLS for each in _unread_arguments(name, arms, runs)]
 
 
@@ -156,25 +101,20 @@ def refuse(unread_settings: Iterable[Unread]) -> None:
 def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
     """An entry for each argument that is given for a default call and that the call of no run has."""
     grammar = calls.grammar(name)
-    if not grammar.has_default:
-        return []
-    read = [grammar.read(getattr(arm, name)) for arm in arms]
+    read = [grammar.read(getattr(arm, name)) for arm in arms if grammar.has_default]
     given = {
         argument: value for call in read if call.name == DEFAULT for argument, value in call.arguments.items()
     }
-    texts = [getattr(run, name) for run in runs]
-    entries = []
-    for argument, value in given.items():
-        usual = all(value == default for default in grammar.defaults(argument))
-        if not usual and not any(grammar.heeds(text, argument, value) for text in texts):
-            short = calls.short_name(f"{name}.{argument}")
-            entries.append(Unread(short, value, *_why_not_had(name, argument, texts)))
-    return entries
+    return [
+        Unread(calls.short_name(f"{name}.{argument}"), value, _why_not_had(name, argument, runs))
+        for argument, value in given.items()
+        if any(value != default for default in grammar.defaults(argument))
+        and not any(grammar.heeds(getattr(run, name), argument, value) for run in runs)
+    ]
 
 
-def _why_not_had(setting: str, argument: str, texts: Sequence[str]) -> tuple[str, str]:
-    """(which calls have an argument, what the calls are), in words."""
+def _why_not_had(setting: str, argument: str, runs: Sequence[Settings]) -> str:
+    """Which calls the runs have, and which would have the argument."""
     grammar = calls.grammar(setting)
-    having = [name for name, arguments in grammar.arguments().items() if argument in arguments]
-    here = dict.fromkeys(grammar.read(text).name for text in texts)
-    return f"{setting} is {join_with_or(having)}", f"{setting} is {' and '.join(here)}"
+    here = dict.fromkeys(grammar.read(getattr(run, setting)).name for run in runs)
+    return f"{setting} is {' and '.join(here)}, without {argument}. {grammar.where(argument)}".rstrip()

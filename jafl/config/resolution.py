@@ -11,9 +11,9 @@ from jafl.base.errors import SettingError, choose, refusal, require, seed_number
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
-from jafl.config.builders import filled_in, make_dropout
 from jafl.config.builders.algorithm import build_rule
-from jafl.config.builders.data import PRECISIONS, precision_of, split_of
+from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
+from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
 from jafl.config.parsing import items, whole_number_in
@@ -77,26 +77,21 @@ def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str]
     return readers.unread(given_arms, runs, given)
 
 
-def refuse_unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> None:
-    """Raises SettingError for a setting that is given and that no run reads; arguments as of ``unread``."""
-    readers.refuse(unread(comparisons, given))
+def refuse_unread(comparisons: Iterable[Mapping[str, Settings]]) -> None:
+    """Raises SettingError for a setting that is given and that no run reads; ``comparisons`` as of ``unread``."""
+    readers.refuse(unread(comparisons))
 
 
 def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
     """Raises SettingError for a setting that is given or swept and that no run of a sweep reads.
 
-    conditions: (condition, the arms under it). What an override replaces under some condition counts as not swept.
+    conditions: (condition, the arms under it).
     """
     for name, value in (conditions[0][0] if conditions else {}).items():
         setting, dot, argument = calls.argument_path(name).partition(".")
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
         calls.refuse_missing(setting, [text for text in texts if text is not None], argument, value)
-    swept = {
-        name
-        for name in (conditions[0][0] if conditions else ())
-        if all(value[name] in [arm.argument(name) for arm in arms.values()] for value, arms in conditions)
-    }
-    refuse_unread([arms for _, arms in conditions], swept)
+    refuse_unread([arms for _, arms in conditions])
 
 
 def without_unread(

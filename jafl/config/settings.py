@@ -308,7 +308,6 @@ NOT_SETTINGS = (
     "label",
     "arms",
     "overrides",
-    "refinements",  # the overrides' name in the files of earlier versions
     "listed",
     "inputs",
 )
@@ -405,7 +404,7 @@ def nearest(name: str, otherwise: str = "See --helpfull for all settings.") -> s
         return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], otherwise)
     paths = calls.arguments() | {each: each for each in (*TYPES, *calls.SHORT_NAMES)}
     near = difflib.get_close_matches(name, list(paths), n=1, cutoff=0.5)
-    return calls.former_argument(name) or (f"Did you mean {paths[near[0]]!r}?" if near else otherwise)
+    return calls.argument_like(name) or (f"Did you mean {paths[near[0]]!r}?" if near else otherwise)
 
 
 def is_setting(name: str) -> bool:

@@ -171,7 +171,7 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
     commands = _commands(runs)
     if len(commands) == 1:
         return []
-    from jafl.config.readers import is_read  # imports JAX, which the list of experiments does without
+    from jafl.config.readers import why_unread  # imports JAX, which the list of experiments does without
 
     settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
     differing = []
@@ -182,7 +182,8 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
             frozenset(
                 same(run.config.get(name))
                 for run in command
-                if is_read(calls.setting_of(name), settings[run.path]) and _has(settings[run.path], name)
+                if not why_unread(calls.setting_of(name), settings[run.path])
+                and _has(settings[run.path], name)
             )
             for command in commands
         }

@@ -27,7 +27,7 @@ def test_every_flag_is_read_by_a_command_and_every_command_reads_declared_flags(
     assert read == {*TYPES, *SHORT_NAMES, *FLAGS}
     for each in COMMANDS.values():
         assert len(set(each.flags)) == len(each.flags)
-        assert each.word in ("", *each.flags) and bool(each.word) == bool(each.most_words)
+        assert each.word in ("", *each.flags) and bool(each.word) == bool(each.words)
 
 
 def test_every_command_has_an_act_and_help_with_examples_that_are_read():
@@ -51,8 +51,8 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
         ("prepare mnist --delay.shape=3", "prepare has no flag 'delay.shape'; only training, sweep"),
         ("benchmark list --experiment=list", "experiment is a command: write experiment first"),
         ("--resume", "resume is a command: write resume first, as in resume runs/001."),
-        ("--dry_run", "training has no flag 'dry_run'; plan is a command"),
-        ("--nodry_run", "training has no flag 'nodry_run'; plan is a command"),
+        ("--report=runs", "training has no flag 'report'; report is a command"),
+        ("--noreport", "training has no flag 'noreport'; report is a command"),
         ("plan --scale=paper", "scale is 'paper', but must be left out without --experiment."),
         (
             "plan --experiment=fedbuff_fig7 --pictures=all",
@@ -147,8 +147,8 @@ def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps(content))
     said = command(["--config=c.json", "--concurrency=500"], tmp_path)
     for warning in (
-        "Warning: split.server_classes is [1] in c.json, but no run reads it: only where split.server_examples is ",
-        "Warning: protocol.deadline is 2.0 in c.json, but no run reads it: only where protocol is synchronous; ",
+        "Warning: split.server_classes is [1] in c.json, but no run reads it. split.server_examples is left out.",
+        "Warning: protocol.deadline is 2.0 in c.json, but no run reads it. protocol is asynchronous, without",
     ):
         assert warning in said.text
     assert "concurrency is 500" in said.text

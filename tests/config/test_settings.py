@@ -9,7 +9,7 @@ import pytest
 
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.config import arms, calls, grid, presets
-from jafl.config.builders import make_partition, make_source
+from jafl.config.builders.data import make_partition, make_source
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.declaration import GROUPS
 from jafl.config.experiment import make_experiments

@@ -104,7 +104,7 @@ def test_queues_share_the_world_of_others_unless_clients_fail_or_leave():
     failing = SMALL.changed({"protocol.failure_rate": 0.2})
     error = refusal({"a": failing, "b": SMALL.changed(queues)})
     assert error.setting == "protocol.failure_rate"
-    assert "here protocol is queued" in str(error)
+    assert "protocol is queued, " in str(error)
 
 
 def test_values_that_differ_are_refused_and_delays_that_are_no_times_too():

@@ -15,7 +15,7 @@ from tiers import in_tiers
 from waiting import LIMIT
 from writer_files import WRITE
 
-from jafl.config.builders import filled_in, make_partition, make_source
+from jafl.config.builders.data import filled_in, make_partition, make_source
 from jafl.config.calls import grammar
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
