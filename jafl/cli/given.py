@@ -176,10 +176,18 @@ def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) 
 
 
 def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
-    """The arguments; in the place of --flagfile the flags of that file that the command reads."""
-    left = iter(arguments)
+    """The arguments; in the place of --flagfile the flags of that file that the command reads.
+
+    Raises SettingError for a flag that is typed twice, or typed before a file that has it; behind it, the file's is
+    another default, as absl's users expect.
+    """
+    left, typed = iter(arguments), set[str]()
     for argument in left:
         if _name(argument) != "flagfile":
+            name = _known_name(argument)
+            if name in typed:
+                raise SettingError(f"--{name} is given twice. Write it once.", setting=name)
+            typed |= {name} if _readers(name) else set()
             yield argument
             continue
         try:
@@ -196,8 +204,12 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise SettingError(f"The file of --flagfile is not text: {error}.") from None
         for each in in_file:
-            name = _name(each)
-            name = name if _readers(name) else name.removeprefix("no")
+            name = _known_name(each)
+            if name in typed:
+                message = (
+                    f"--{name} stands before --flagfile, whose file has it, too. Write it behind --flagfile."
+                )
+                raise SettingError(message, setting=name)
             value = each.partition("=")[2].strip()
             quoted = len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]
             require(
@@ -219,6 +231,12 @@ def _name(argument: str) -> str:
     return argument.lstrip("-").partition("=")[0] if argument.startswith("-") else ""
 
 
+def _known_name(argument: str) -> str:
+    """The name of the flag in --name=value or --noname."""
+    name = _name(argument)
+    return name if _readers(name) else name.removeprefix("no")
+
+
 def _is_argument(name: str) -> bool:
     """Whether it is the name of an argument of a call: ``delay.shape``."""
     return "." in name and name.partition(".")[0] in CALLS
@@ -236,7 +254,7 @@ def _readers(name: str) -> list[str]:
 
 def _unknown(name: str, command: Command) -> SettingError:
     """The error for a flag that a command does not read."""
-    known = name if _readers(name) else name.removeprefix("no")
+    known = _known_name(f"--{name}")
     what = f"{command.name or 'training'} has no flag {name!r}"
     if known in COMMANDS:
         text = f"{known} is a command: write {known} first, as in {next(iter(COMMANDS[known].examples))}"

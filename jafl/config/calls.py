@@ -81,7 +81,12 @@ def _augmentations() -> Grammar:
 def _precisions() -> Grammar:
     from jafl.config.own_calls import float32, float64
 
-    return Grammar("precision", {"float32": float32, "float64": float64})
+    few_bits = (
+        "In 16 bits computes the model alone (--precision.compute_dtype=bfloat16), or its products "
+        "(--precision.matmul_precision=bfloat16)."
+    )
+    instead = dict.fromkeys(("bfloat16", "float16", "half"), few_bits)
+    return Grammar("precision", {"float32": float32, "float64": float64}, instead=instead)
 
 
 def _models() -> Grammar:

@@ -110,6 +110,7 @@ class Grammar:
         the concurrency of one protocol, and the size of another's cohorts.
       elsewhere: names of settings, which an argument that a call does not have may be.
       short_names: {argument: the setting's own name for it}: learning_rate for client_optimizer.learning_rate.
+      instead: {a name that is none of a factory: what to write in its place}.
     """
 
     setting: str
@@ -122,6 +123,7 @@ class Grammar:
     other_names: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     elsewhere: Collection[str] = ()
     short_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    instead: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, text: str) -> Call:
         """The call that a text says.
@@ -512,7 +514,8 @@ class Grammar:
 
     def _unknown(self, name: str, text: str) -> SettingError:
         known = [*self.factories, *[DEFAULT] * self.has_default]
-        hint = did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
+        near = did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
+        hint = self.instead.get(name, near)
         return self._wrong(text, f"there is no {name!r}; there is {', '.join(known)}", hint)
 
     def factory(self, name: str) -> Callable[..., Any]:

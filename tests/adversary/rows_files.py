@@ -191,7 +191,7 @@ ROWS = {
     "windows without a file": Row({"w.csv": WINDOWS}, "--availability=read_availability", "read_availability lacks its argument path"),
     "windows of another path": presence(WINDOWS, "availability.path is 'u.csv' ... left out where availability says it, too", more="--availability.path=u.csv"),
     "windows ending": presence(WINDOWS, "'w.txt' ... must end in .csv or .npz", "w.txt"),
-    "windows are over": presence(WINDOWS, "The schedule starves at time ... 2 will never be there again (availability)"),
+    "windows are over": presence(WINDOWS, "Error: The schedule starves at time ... 2 will never be there again (availability)"),
     "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
     # Data sets
     "data not prepared": Row({}, "--dataset=mnist --data_dir=.", "mnist ... prepare"),

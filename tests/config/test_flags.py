@@ -6,6 +6,7 @@ import shlex
 import pytest
 from in_process import assert_refused, command
 
+from jafl.base.errors import SettingError
 from jafl.cli import command_help, command_line, given
 from jafl.cli.commands import COMMANDS
 from jafl.cli.declared_flags import FLAGS
@@ -38,9 +39,20 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
             assert words in command_help.of_command(each, "python run.py")
 
 
+def test_a_flag_behind_a_flag_file_takes_the_place_of_that_in_the_file(tmp_path, monkeypatch):
+    (tmp_path / "flags.txt").write_text("--seed=1\n--noevaluate_clients\n")
+    monkeypatch.chdir(tmp_path)
+    asked = given.read("run.py", ["--flagfile=flags.txt", "--seed=2", "--evaluate_clients"])
+    assert asked.settings() == {"seed": "2", "evaluate_clients": True}
+    for typed in ("--seed=2 --flagfile=flags.txt", "--evaluate_clients --flagfile flags.txt"):
+        with pytest.raises(SettingError, match="stands before --flagfile, whose file has it, too"):
+            given.read("run.py", typed.split())
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
+        ("--seed=1 --seed=2", "--seed is given twice. Write it once."),
         ("--scale=desk", "training has no flag 'scale'; only experiment, plan and forecast read it."),
         ("--manual_dir=x", "training has no flag 'manual_dir'; only prepare reads it."),
         (
@@ -204,3 +216,9 @@ def test_an_argument_that_the_call_in_a_config_file_does_not_have_is_refused(tmp
         command(["--config=c.json", "--partition.alpha=0.3"], tmp_path),
         "partition.alpha: iid has no argument 'alpha'; it has seed. It is an argument of dirichlet.",
     )
+
+
+def test_help_shows_no_markup_of_docstrings():
+    for setting in ("client_optimizer", "server_optimizer", "delay", "protocol", "model"):
+        text = command_help.of(setting, "python run.py")
+        assert "`" not in text and "optax.scale_by_learning_rate" in text + command_help.of("sgd", "")
