@@ -29,176 +29,6 @@ from jafl.schedule import (
     synchronous,
 )
 
-
-def _delays() -> Grammar:
-    laws = (
-        delays.slow_fraction,
-        delays.once_per_client,
-        delays.per_step,
-        delays.with_network,
-        delays.throttled,
-    )
-    factories: dict[str, Callable[..., Any]] = {
-        **DELAYS,
-        **{law.__name__: law for law in laws},
-        "duration_trace": duration_trace,
-    }
-    return Grammar("delay", factories, supplied=("model_bytes",), fixed=("num_examples",))
-
-
-def _availabilities() -> Grammar:
-    return Grammar("availability", {**AVAILABILITIES, "read_availability": read_availability})
-
-
-def _dropouts() -> Grammar:
-    makers = (dropout.nobody, dropout.fraction, dropout.clients)
-    return Grammar("dropout", {maker.__name__: maker for maker in makers})
-
-
-def _partitions() -> Grammar:
-    factories = {**data.PARTITIONS, "natural": data.natural}
-    return Grammar("partition", factories, ("seed",), fixed=("labels", "num_clients", "source"))
-
-
-def _data_sets() -> Grammar:
-    """Of which the split is a setting of its own, as any data set can be split."""
-    split = ("test_fraction", "validation_fraction", "data_seed")
-    return Grammar("dataset", data.SOURCES, fixed=("data_dir", "cache_dir", "num_clients", *split))
-
-
-def _splits() -> Grammar:
-    from jafl.config.own_calls import Split
-
-    return Grammar("split", {"split": Split}, exclusive=(("folds", "test_fraction"),))
-
-
-def _augmentations() -> Grammar:
-    from jafl.models.inputs import Inputs
-
-    return Grammar("augmentation", {"augmentation": Inputs}, fixed=("normalization", "dtype"))
-
-
-def _precisions() -> Grammar:
-    from jafl.config.own_calls import float32, float64
-
-    few_bits = (
-        "In 16 bits computes the model alone (--precision.compute_dtype=bfloat16), or its products "
-        "(--precision.matmul_precision=bfloat16)."
-    )
-    instead = dict.fromkeys(("bfloat16", "float16", "half"), few_bits)
-    return Grammar("precision", {"float32": float32, "float64": float64}, instead=instead)
-
-
-def _models() -> Grammar:
-    from jafl.models import MODELS, lora
-
-    fixed = ("num_classes", "vocabulary", "tokens", "param_dtype")
-    return Grammar("model", {**MODELS, "lora": lora}, fixed=fixed, has_default=True)
-
-
-def _client_optimizers() -> Grammar:
-    import optax
-
-    return _optimizers("client_optimizer", {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw})
-
-
-def _server_optimizers() -> Grammar:
-    import optax
-
-    from jafl.rules import server_optimizers
-
-    return _optimizers(
-        "server_optimizer",
-        {
-            "sgd": optax.sgd,
-            "adam": optax.adam,
-            "adagrad": optax.adagrad,
-            "yogi": optax.yogi,
-            "reddi_adam": server_optimizers.fedadam,
-            "reddi_adagrad": server_optimizers.fedadagrad,
-            "reddi_yogi": server_optimizers.fedyogi,
-            "fedamsgrad": server_optimizers.fedamsgrad,
-            "heloco": server_optimizers.heloco,
-            "delayed_nesterov": server_optimizers.delayed_nesterov,
-        },
-    )
-
-
-def _optimizers(setting: str, factories: Mapping[str, Callable[..., Any]]) -> Grammar:
-    """Of which the preset of the algorithm tells the learning rate where a call does not."""
-    fixed = ("accumulator_dtype", "mu_dtype", "mask")
-    return _with_short_names(Grammar(setting, factories, ("learning_rate",), fixed, has_default=True))
-
-
-def _client_works() -> Grammar:
-    from jafl.clients.compression import COMPRESSORS
-    from jafl.clients.work import client_work
-
-    grammar = Grammar(
-        "client_work",
-        {"client_work": client_work},
-        fixed=("model", "learning_rate", "optimizer", "correction"),
-        has_default=True,
-        exclusive=(("local_steps", "local_epochs"),),
-        inner=COMPRESSORS,
-    )
-    return _with_short_names(grammar)
-
-
-def _protocols() -> Grammar:
-    grammar = Grammar(
-        "protocol",
-        PROTOCOLS,
-        (*TRIPS_PER_STEP.values(), "concurrency", "tasks", "start_rate", "restart", *BUDGETS),
-        ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
-        has_default=True,
-        exclusive=(
-            BUDGETS,
-            ("start_rate", "concurrency"),
-            ("participation", "cohort_size"),
-            ("reports", "buffer_size"),
-            ("step_every", "buffer_size"),
-        ),
-        other_names={("synchronous", "concurrency"): "cohort_size", ("queued", "concurrency"): "tasks"},
-    )
-    return _with_short_names(grammar)
-
-
-def _algorithms() -> Grammar:
-    from jafl.config.presets import ALGORITHMS
-    from jafl.rules.staleness import STALENESS_WEIGHTS
-
-    fixed = ("server_gradient", "buffer_size", "server_learning_rate")
-    return Grammar("algorithm", ALGORITHMS, ("divide_by",), fixed, inner=STALENESS_WEIGHTS)
-
-
-def _private() -> Grammar:
-    from jafl.privacy.private import private
-
-    return Grammar(
-        "privacy",
-        {"private": private},
-        fixed=("rule", "schedule", "data_in_schedule"),
-        exclusive=(("epsilon", "noise_multiplier"),),
-    )
-
-
-def _secure() -> Grammar:
-    from jafl.privacy.secure import secure
-
-    return Grammar("secure_aggregation", {"secure": secure}, ("clip_norm",), ("rule", "seed"))
-
-
-def _with_short_names(grammar: Grammar) -> Grammar:
-    names = {path: short for short, path in SHORT_NAMES.items()}
-    own = {
-        path.partition(".")[2]: short
-        for path, short in names.items()
-        if path.partition(".")[0] == grammar.setting
-    }
-    return dataclasses.replace(grammar, short_names=own)
-
-
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "asynchronous": asynchronous,
     "synchronous": synchronous,
@@ -216,28 +46,139 @@ TRIPS_PER_STEP = {
     "queued": "buffer_size",
 }
 BUDGETS = ("client_trips", "server_steps")  # of which a run has one
-# Functions, because some factories import JAX, which the list of experiments does without.
-_GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
-    "algorithm": _algorithms,
-    "protocol": _protocols,
-    "dataset": _data_sets,
-    "split": _splits,
-    "augmentation": _augmentations,
-    "precision": _precisions,
-    "delay": _delays,
-    "availability": _availabilities,
-    "dropout": _dropouts,
-    "partition": _partitions,
-    "model": _models,
-    "client_optimizer": _client_optimizers,
-    "client_work": _client_works,
-    "server_optimizer": _server_optimizers,
-    "privacy": _private,
-    "secure_aggregation": _secure,
-}
+_LAWS = (delays.slow_fraction, delays.once_per_client, delays.per_step, delays.with_network, delays.throttled)
+# Those that need no JAX, which the list of experiments does without.
+_WITHOUT_JAX = (
+    Grammar(
+        "protocol",
+        PROTOCOLS,
+        (*TRIPS_PER_STEP.values(), "concurrency", "tasks", "start_rate", "restart", *BUDGETS),
+        ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
+        has_default=True,
+        exclusive=(
+            BUDGETS,
+            ("start_rate", "concurrency"),
+            ("participation", "cohort_size"),
+            ("reports", "buffer_size"),
+            ("step_every", "buffer_size"),
+        ),
+        other_names={("synchronous", "concurrency"): "cohort_size", ("queued", "concurrency"): "tasks"},
+    ),
+    # Any data set can be split: a setting of its own.
+    Grammar(
+        "dataset",
+        data.SOURCES,
+        fixed=(
+            *("data_dir", "cache_dir", "num_clients"),
+            *("test_fraction", "validation_fraction", "data_seed"),
+        ),
+    ),
+    Grammar(
+        "delay",
+        {**DELAYS, **{law.__name__: law for law in _LAWS}, "duration_trace": duration_trace},
+        supplied=("model_bytes",),
+        fixed=("num_examples",),
+    ),
+    Grammar("availability", {**AVAILABILITIES, "read_availability": read_availability}),
+    Grammar(
+        "dropout",
+        {maker.__name__: maker for maker in (dropout.nobody, dropout.fraction, dropout.clients)},
+    ),
+    Grammar(
+        "partition",
+        {**data.PARTITIONS, "natural": data.natural},
+        ("seed",),
+        fixed=("labels", "num_clients", "source"),
+    ),
+)
+
+
+@functools.cache
+def _with_jax() -> tuple[Grammar, ...]:
+    import optax
+
+    from jafl.clients.compression import COMPRESSORS
+    from jafl.clients.work import client_work
+    from jafl.config.own_calls import Split, float32, float64
+    from jafl.config.presets import ALGORITHMS
+    from jafl.models import MODELS, lora
+    from jafl.models.inputs import Inputs
+    from jafl.privacy.private import private
+    from jafl.privacy.secure import secure
+    from jafl.rules import server_optimizers
+    from jafl.rules.staleness import STALENESS_WEIGHTS
+
+    few_bits = (
+        "In 16 bits computes the model alone (--precision.compute_dtype=bfloat16), or its products "
+        "(--precision.matmul_precision=bfloat16)."
+    )
+    # The preset of the algorithm tells the learning rate where a call does not.
+    of_optimizers: dict[str, Any] = {
+        "supplied": ("learning_rate",),
+        "fixed": ("accumulator_dtype", "mu_dtype", "mask"),
+        "has_default": True,
+    }
+    clients = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
+    server = {
+        "sgd": optax.sgd,
+        "adam": optax.adam,
+        "adagrad": optax.adagrad,
+        "yogi": optax.yogi,
+        "reddi_adam": server_optimizers.fedadam,
+        "reddi_adagrad": server_optimizers.fedadagrad,
+        "reddi_yogi": server_optimizers.fedyogi,
+        "fedamsgrad": server_optimizers.fedamsgrad,
+        "heloco": server_optimizers.heloco,
+        "delayed_nesterov": server_optimizers.delayed_nesterov,
+    }
+    return (
+        Grammar(
+            "algorithm",
+            ALGORITHMS,
+            ("divide_by",),
+            ("server_gradient", "buffer_size", "server_learning_rate"),
+            inner=STALENESS_WEIGHTS,
+        ),
+        Grammar("split", {"split": Split}, exclusive=(("folds", "test_fraction"),)),
+        Grammar("augmentation", {"augmentation": Inputs}, fixed=("normalization", "dtype")),
+        Grammar(
+            "precision",
+            {"float32": float32, "float64": float64},
+            instead=dict.fromkeys(("bfloat16", "float16", "half"), few_bits),
+        ),
+        Grammar(
+            "model",
+            {**MODELS, "lora": lora},
+            fixed=("num_classes", "vocabulary", "tokens", "param_dtype"),
+            has_default=True,
+        ),
+        Grammar("client_optimizer", clients, **of_optimizers),
+        Grammar(
+            "client_work",
+            {"client_work": client_work},
+            fixed=("model", "learning_rate", "optimizer", "correction"),
+            has_default=True,
+            exclusive=(("local_steps", "local_epochs"),),
+            inner=COMPRESSORS,
+        ),
+        Grammar("server_optimizer", server, **of_optimizers),
+        Grammar(
+            "privacy",
+            {"private": private},
+            fixed=("rule", "schedule", "data_in_schedule"),
+            exclusive=(("epsilon", "noise_multiplier"),),
+        ),
+        Grammar("secure_aggregation", {"secure": secure}, ("clip_norm",), ("rule", "seed")),
+    )
+
+
+CALLS = (
+    *("algorithm", "protocol", "dataset", "split", "augmentation", "precision", "delay", "availability"),
+    *("dropout", "partition", "model", "client_optimizer", "client_work", "server_optimizer", "privacy"),
+    "secure_aggregation",
+)
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
 _LEFT_OUT = {"partition": "dirichlet", "privacy": "private", "secure_aggregation": "secure"}
-CALLS = tuple(_GRAMMARS)
 LISTS = ("algorithm",)  # of which a setting may have several, with commas
 # {setting.argument that names a folder: the files of it that are read}
 _FOLDERS = {"model.model_dir": ("config.json", "model.safetensors", "vocab.txt")}
@@ -258,7 +199,13 @@ _SHORT = {path: short for short, path in SHORT_NAMES.items()}
 @functools.cache
 def grammar(setting: str) -> Grammar:
     """What the setting may be."""
-    return dataclasses.replace(_GRAMMARS[setting](), elsewhere=tuple(SHORT_NAMES))
+    found = [each for each in _WITHOUT_JAX if each.setting == setting] or [
+        each for each in _with_jax() if each.setting == setting
+    ]
+    short_names = {
+        path.partition(".")[2]: name for path, name in _SHORT.items() if setting_of(path) == setting
+    }
+    return dataclasses.replace(found[0], elsewhere=tuple(SHORT_NAMES), short_names=short_names)
 
 
 def bare_name(text: str) -> str:
