@@ -193,14 +193,18 @@ class Grammar:
         call, earlier = self.read(text), self.read(before)
         if earlier.name != DEFAULT:
             return text
+        return str(self._beside(call, self._in_place(call.name, earlier)))
+
+    def _beside(self, call: Call, others: Mapping[str, Any]) -> Call:
+        """The call with those of other arguments that its factory has and that it leaves open."""
         parameters = self._parameters(call.name)
-        kept = {
-            name: value for name, value in self._in_place(call.name, earlier).items() if name in parameters
-        }
         said = {name for name, value in call.arguments.items() if value is not None}
-        for name in [each for each in kept if each in said or self.partners(each) & said]:
-            del kept[name]
-        return str(self._ordered(call.name, {**call.arguments, **kept}))
+        kept = {
+            name: value
+            for name, value in others.items()
+            if name in parameters and not {name, *self.partners(name)} & said
+        }
+        return self._ordered(call.name, {**call.arguments, **kept})
 
     def filled(self, text: str, own: str) -> str:
         """The call of a run: of a default that of the run's own factory, with the arguments that it has.
@@ -219,24 +223,11 @@ class Grammar:
         """
         call, owned = self.read(text), self.read(own)
         if call.name == DEFAULT:
-            parameters = self._parameters(owned.name)
-            said = {
-                name: value for name, value in self._in_place(owned.name, call).items() if name in parameters
-            }
-            partners = set().union(
-                *(self.partners(name) for name, value in said.items() if value is not None)
-            )
-            given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
-            return str(self._ordered(owned.name, given))
-        parameters = self._parameters(call.name)
-        taken = {name for name, value in call.arguments.items() if value is not None}
-        taken = taken.union(*map(self.partners, taken))
-        supplied = {
-            name: value
-            for name, value in owned.arguments.items()
-            if name in self.supplied and name in parameters and name not in taken
-        }
-        return str(self._ordered(call.name, {**call.arguments, **supplied}))
+            said = self._ordered(owned.name, self._in_place(owned.name, call))
+            others = {name: value for name, value in owned.arguments.items() if name not in said.arguments}
+            return str(self._beside(said, others))
+        supplied = {name: value for name, value in owned.arguments.items() if name in self.supplied}
+        return str(self._beside(call, supplied))
 
     def without(self, text: str, names: Collection[str]) -> str:
         """The call without these arguments; with the setting's own name among them, of the default factory."""

@@ -331,7 +331,7 @@ BAD = {
     "--protocol.most_trips=0": "most_trips is 0 ... at least 1",
     "--protocol.smallest_gap=-1": "smallest_gap is -1 ... at least 0",
     "--protocol=synchronous --protocol.cohorts=often": "cohorts is 'often' ... one of fixed, poisson",
-    "--protocol.cohorts=poisson": "cohorts is 'poisson' ... protocol is synchronous",
+    "--protocol.cohorts=poisson": "cohorts is 'poisson' ... protocol is asynchronous, without cohorts. It is an argument of synchronous",
     "--protocol=synchronous --protocol.cohorts=poisson --protocol.most_trips=1": "most_trips is 1 ... left out where cohorts is 'poisson'",
     "--protocol=synchronous --protocol.cohorts=poisson --protocol.over_selection=0.3": "over_selection is 0.3 ... left out where cohorts is 'poisson'",
     "--protocol=synchronous --protocol.cohort_size=20 --protocol.smallest_gap=9 --num_clients=50 --client_trips=100": "starves in server step 2 ... lower smallest_gap",
