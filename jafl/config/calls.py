@@ -389,27 +389,16 @@ def _head(value: Any) -> Any:
     return value.name if isinstance(value, Call) else value
 
 
-def arguments() -> dict[str, str]:
-    """{argument: setting.argument} of every call; of several settings the first."""
-    return {
-        argument: f"{setting}.{argument}"
-        for setting in reversed(CALLS)
-        for having in grammar(setting).arguments().values()
-        for argument in having
-    }
-
-
-def argument_like(name: str) -> str:
-    """A question for a name such as ``restart``, ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
-    found = dict.fromkeys(
-        f"{setting}.{argument}"
-        for setting in CALLS
-        for factory, having in grammar(setting).arguments().items()
-        for argument in having
-        if name in (argument, f"{setting}_{argument}", f"{factory}_{argument}")
-    )
-    meant = [short_name(path) for path in found]
-    return f"Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+def likely_names() -> dict[str, list[str]]:
+    """{what an argument may be called, shape, delay_shape or gamma_shape: the short or dotted names that it has}."""
+    found = {"lr": ["learning_rate"], "server_lr": ["server_learning_rate"], "data_seed": ["split.seed"]}
+    for setting in CALLS:
+        for factory, having in grammar(setting).arguments().items():
+            for argument in having:
+                path = short_name(f"{setting}.{argument}")
+                for likely in (argument, f"{setting}_{argument}", f"{factory}_{argument}"):
+                    found[likely] = list(dict.fromkeys([*found.get(likely, ()), path]))
+    return found
 
 
 def literal(text: str) -> Any:

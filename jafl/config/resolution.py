@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,13 +16,9 @@ from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
+from jafl.config.grammar import DEFAULT
 from jafl.config.parsing import items, whole_number_in
-from jafl.config.readers import Unread
-from jafl.config.settings import (
-    DEFAULTS,
-    VARYING,
-    Settings,
-)
+from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
 
@@ -59,6 +55,14 @@ def _resolved(arms: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
     ]
 
 
+class Unread(NamedTuple):
+    """A setting that is given and that no run reads: its name and value, and sentences on why."""
+
+    setting: str
+    value: Any
+    reason: str
+
+
 def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> list[Unread]:
     """The settings that are given and that no run reads; none where an arm cannot work, which is refused for itself.
 
@@ -74,12 +78,39 @@ def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str]
             runs += [resolve_run(arm, arm.algorithm, 0, alone=len(arms) == 1) for arm in arms.values()]
         except SettingError:
             return []
-    return readers.unread(given_arms, runs, given)
+    entries = []
+    for name in readers.OF_SOME_RUNS:
+        values = [arm.value(name) for arm in given_arms]
+        said = [value for value in values if name in given or value != default_of(name)]
+        reasons = [readers.why_unread(name, run) for run in runs]
+        if said and all(reasons):
+            entries.append(Unread(name, said[0], " ".join(dict.fromkeys(reasons))))
+    return entries + [each for name in calls.CALLS for each in _unread_arguments(name, given_arms, runs)]
+
+
+def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
+    """An entry for each argument that is given for a default call and that the call of no run has."""
+    grammar = calls.grammar(name)
+    read = [grammar.read(getattr(arm, name)) for arm in arms if grammar.has_default]
+    given = {
+        argument: value for call in read if call.name == DEFAULT for argument, value in call.arguments.items()
+    }
+    return [
+        Unread(calls.short_name(f"{name}.{argument}"), value, readers.why_not_had(name, argument, runs))
+        for argument, value in given.items()
+        if any(value != default for default in grammar.defaults(argument))
+        and not any(grammar.heeds(getattr(run, name), argument, value) for run in runs)
+    ]
 
 
 def refuse_unread(comparisons: Iterable[Mapping[str, Settings]]) -> None:
     """Raises SettingError for a setting that is given and that no run reads; ``comparisons`` as of ``unread``."""
-    readers.refuse(unread(comparisons))
+    _refuse(unread(comparisons))
+
+
+def _refuse(unread_settings: Iterable[Unread]) -> None:
+    for each in unread_settings:
+        raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
 
 
 def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
@@ -125,7 +156,7 @@ def without_unread(
         path = calls.argument_path(each.setting)
         name, dot, argument = path.partition(".")
         if paths & {path, name}:
-            readers.refuse([each])
+            _refuse([each])
         text = getattr(settings, name)
         if text != DEFAULTS[name] and (not dot or calls.says(name, text, argument)):
             rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]

@@ -402,9 +402,9 @@ def nearest(name: str, otherwise: str = "See --helpfull for all settings.") -> s
     _, dot, rest = name.partition(".")
     if dot:
         return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], otherwise)
-    paths = calls.arguments() | {each: each for each in (*TYPES, *calls.SHORT_NAMES)}
+    paths = calls.likely_names() | {each: [each] for each in (*TYPES, *calls.SHORT_NAMES)}
     near = difflib.get_close_matches(name, list(paths), n=1, cutoff=0.5)
-    return calls.argument_like(name) or (f"Did you mean {paths[near[0]]!r}?" if near else otherwise)
+    return f"Did you mean {' or '.join(map(repr, paths[near[0]]))}?" if near else otherwise
 
 
 def is_setting(name: str) -> bool:
