@@ -285,7 +285,7 @@ def _with_set(
         if value is None and isinstance(text, str) and says(setting, text, argument) is None:
             continue  # left out of a call that does not have it
         try:
-            whole[setting] = _changed(setting, text, argument, value)
+            whole[setting] = ",".join(changed(setting, _listed(setting, text), argument, value))
         except SettingError as error:
             raise (error.of(name) if error.setting == path and error.allowed else error) from None
         if setting not in LISTS:
@@ -303,52 +303,40 @@ def _with_set(
     return whole
 
 
-def _changed(setting: str, text: str, argument: str, value: Any) -> str:
-    """The call, or each of a list that has the argument, with another value of it."""
-    if setting not in LISTS:
-        return grammar(setting).changed(text, argument, value)
-    changed, refusals = [], []
-    for one in items(setting, text):
+def changed(setting: str, texts: Sequence[str], argument: str, value: Any) -> list[str]:
+    """The calls, another value of an argument in those that have it; SettingError where none of them has."""
+    changed_texts, refusals = [], []
+    for text in texts:
         try:
-            changed.append(grammar(setting).changed(one, argument, value))
+            changed_texts.append(grammar(setting).changed(text, argument, value))
         except SettingError as error:
             if error.allowed:  # it has the argument
                 raise
-            changed.append(one)
+            changed_texts.append(text)
             refusals.append(error)
-    if len(refusals) == len(changed):
+    if refusals and len(refusals) == len(texts):
         raise refusals[0]
-    return ",".join(changed)
+    return changed_texts
+
+
+def _listed(setting: str, text: str) -> list[str]:
+    return items(setting, text) if setting in LISTS else [text]
 
 
 def says(setting: str, text: str, argument: str) -> bool | None:
     """Whether a call, or one of a list, says the value of an argument itself; None where none has the argument."""
     said = None
-    for one in items(setting, text) if setting in LISTS else [text]:
+    for one in _listed(setting, text):
         with contextlib.suppress(SettingError):
             said = grammar(setting).says(one, argument) or bool(said)
     return said
 
 
-def refuse_missing(setting: str, texts: Sequence[str], argument: str, value: Any) -> None:
-    """Raises SettingError, of the first of these calls, where none of them has an argument."""
-    error = None
-    for text in texts:
-        try:
-            _changed(setting, text, argument, value)
-        except SettingError as refused:
-            error = error or refused
-        else:
-            return
-    if error:
-        raise error
-
-
 def _exclude(path: str, other: str) -> bool:
     """Whether two arguments exclude each other."""
-    (setting, _, one), (of_setting, _, another) = path.partition("."), other.partition(".")
-    pairs = grammar(setting).exclusive if setting == of_setting else ()
-    return (one, another) in pairs or (another, one) in pairs
+    setting, _, argument = path.partition(".")
+    partners = grammar(setting).partners(argument) if setting in CALLS else ()
+    return other in {f"{setting}.{partner}" for partner in partners}
 
 
 def _refuse_two_names(layer: Mapping[str, Any]) -> None:

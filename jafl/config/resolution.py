@@ -121,7 +121,7 @@ def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping
     for name, value in (conditions[0][0] if conditions else {}).items():
         setting, dot, argument = calls.argument_path(name).partition(".")
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
-        calls.refuse_missing(setting, [text for text in texts if text is not None], argument, value)
+        calls.changed(setting, [text for text in texts if text is not None], argument, value)
     refuse_unread([arms for _, arms in conditions])
 
 
