@@ -215,7 +215,7 @@ class _Runs:
             show(line)
         if outcomes and all(outcome.history is None for outcome in outcomes):
             which = "the run was" if self.alone else f"all {len(outcomes)} runs were"
-            show(f"Nothing was left to train: {which} over before. What came out:")
+            show(f"Nothing was left to train: {which} over before.")
         for line in tables.text(_rows(outcomes), self.settings.target_accuracy):
             show(line)
         for world in _worlds(outcome.experiment for outcome in outcomes):

@@ -134,6 +134,8 @@ def run_sweep(
                 run_options.show(
                     "Runs that train in one program are in one part. --runs_together=never, in all parts, parts them."
                 )
+        if own.requested and all(map(is_closed, own.requested)):
+            run_options.show(f"Nothing is left to train: all {len(own.requested)} runs are over.")
         interrupted = run_pending(own, run_options, processes)
         return _end(runs, own.requested, baseline, run_options, interrupted, clock)
 
