@@ -17,7 +17,7 @@ from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
 from jafl.config.grammar import DEFAULT
-from jafl.config.parsing import items, whole_number_in
+from jafl.config.parsing import items
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
@@ -264,9 +264,7 @@ def listed_seeds(settings: Settings) -> list[int]:
 
     Raises SettingError if one is no whole number, too large, or there twice.
     """
-    seeds = [whole_number_in("seed", seed) for seed in items("seed", settings.seed)]
-    for seed in seeds:
-        seed_number("seed", seed)
+    seeds = [seed_number("seed", calls.literal(seed)) for seed in items("seed", settings.seed)]
     require(len(set(seeds)) == len(seeds), "seed", settings.seed, "a list without repetitions")
     return seeds
 

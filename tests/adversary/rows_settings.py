@@ -82,7 +82,7 @@ BAD = {
     "--seed=4294967296": "seed is 4294967296 ... at least 0, at most 4294967295",
     "--seed=1,,2": "seed is '1,,2' ... with commas between them",
     "--seed=": "seed is '' ... with commas between them",
-    "--seed=0.5": "seed is '0.5' ... a whole number",
+    "--seed=0.5": "seed is 0.5 ... a whole number",
     "--model=mlp --model.hidden_sizes=64;32": "model.hidden_sizes is '64;32' ... a list",
     "--model=mlp --model.hidden_sizes=[64,0]": "hidden_sizes is 0 ... at least 1",
     "--model=mlp --model.hidden_sizes=": "model.hidden_sizes is '' ... a list",
