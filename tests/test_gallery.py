@@ -41,7 +41,8 @@ def tried(arguments: tuple[str, ...]) -> list[str]:
     """The arguments for a dry run, of a sweep for its last condition."""
     swept = grid.parse(arguments[1]) if arguments[:1] == ("sweep",) else {}
     last = [f"--{setting}={values[-1]}" for setting, values in swept.items()]
-    return ["plan", *last, *(arguments[2:] if swept else arguments), "--pictures=none"]
+    others = [each for each in (arguments[2:] if swept else arguments) if not each.startswith("--pictures=")]
+    return ["plan", *last, *others, "--pictures=none"]
 
 
 @pytest.mark.full

@@ -373,7 +373,7 @@ def _settings() -> str:
         "what to do.",
     ]
     for title, settings in command_help.by_group().items():
-        rows = [[f"`{each.name}`", _plain(each.text) + _default(each.default)] for each in settings]
+        rows = [[f"`{name}`", _plain(one.help) + _default(one.default)] for name, one in settings.items()]
         parts += [f"## {title}", _table(["setting", "what"], rows)]
     return "\n\n".join([*parts, ""])
 

@@ -1,16 +1,15 @@
 """What ``--help``, ``--helpfull`` and ``help NAME`` print: the commands, the settings, and what a setting can be."""
 
 import textwrap
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
 
 from jafl.base.errors import SettingError, did_you_mean, unknown_name
 from jafl.cli.commands import COMMANDS, SETTINGS, Command
-from jafl.cli.declared_flags import FLAGS
+from jafl.cli.declared_flags import FLAGS, Declared, declared
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS
 from jafl.config.grammar import Explanation
-from jafl.config.settings import DECLARED, DEFAULTS, HELP, SHORT_HELP, TYPES
+from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
 # {one of the ten settings that everybody uses: (an example, what it says)}
@@ -72,7 +71,7 @@ def of_command(command: Command, program: str) -> str:
     own = [name for name in command.flags if name not in SETTINGS and name != command.word]
     settings = [name for name in command.flags if name in SETTINGS]
     if own:
-        lines += ["", "Flags:", *(_explained(_flag(name)) for name in own)]
+        lines += ["", "Flags:", *(_explained(name, declared(name)) for name in own)]
     if len(settings) == len(SETTINGS):
         lines += ["", f"And every setting: {program} --helpfull."]
     elif settings:
@@ -86,11 +85,8 @@ def of_command(command: Command, program: str) -> str:
 def full(program: str) -> str:
     """The commands with their flags, and every setting, by group; ``program`` as above."""
     sections = [_section(title, settings) for title, settings in by_group().items()]
-    kinds = [f"  --{name}: {', '.join(grammar(name).factories)}" for name in CALLS]
-    explained = [f"What calls can be, which {program} help NAME explains with arguments and examples:"]
-    explained += [_wrapped(line.strip(), "  ") for line in kinds]
-    own = _section("Flags of commands", [_flag(name) for name in FLAGS if name not in COMMANDS])
-    return "\n".join([short(program), "", own, *sections, *explained])
+    own = _section("Flags of commands", {name: FLAGS[name] for name in FLAGS if name not in COMMANDS})
+    return "\n".join([short(program), "", own, *sections]).rstrip()
 
 
 def of(name: str, program: str) -> str:
@@ -108,15 +104,19 @@ def of(name: str, program: str) -> str:
         return of_command(COMMANDS[name], program)
     setting, _, argument = argument_path(name).partition(".")
     if name in FLAGS:
-        return _explained(_flag(name))
+        return _explained(name, FLAGS[name])
     if setting not in HELP or (argument and setting not in CALLS):
         if values := _values(name):
             return values
         hint = did_you_mean(name, [*HELP, *SHORT_NAMES, *COMMANDS, *FLAGS], "See --help for the commands.")
         raise SettingError(f"No command, setting or flag is called {name!r}. {hint}")
     if not argument:
-        text = _explained(_setting(name))
-        return f"{text}\n\n{_can_be(name)}" if name in CALLS else text
+        if name not in CALLS:
+            return _explained(name, declared(name))
+        # Its own text without the names, which follow with all arguments.
+        lines = [_explained(name, declared(name)), ""]
+        lines += [line for each in grammar(name).explained() for line in _explanation(name, each)]
+        return "\n".join(lines).rstrip()
     lines = []
     if name in SHORT_HELP:
         lines = [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
@@ -139,21 +139,6 @@ def _values(name: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-class Explained(NamedTuple):
-    """A flag as the help shows it. A switch is a flag that ``--no`` before its name turns off."""
-
-    name: str
-    default: Any
-    text: str
-    is_switch: bool
-
-
-def _can_be(name: str) -> str:
-    """What the call of a setting can be, with all arguments and an example each."""
-    lines = [line for each in grammar(name).explained() for line in _explanation(name, each)]
-    return "\n".join(lines).rstrip()
-
-
 def _explanation(setting: str, each: Explanation) -> list[str]:
     """The lines on one call; arguments that have one text together stand together."""
     together: dict[str, list[str]] = {}
@@ -164,13 +149,13 @@ def _explanation(setting: str, each: Explanation) -> list[str]:
     return [*lines, *([f'    --{setting}="{each.example}"'] if each.example else []), ""]
 
 
-def by_group() -> dict[str, list[Explained]]:
-    """{title of a group: its settings}, for the help and for the site of pages."""
-    return {title: [_setting(name) for name in _names(group)] for group, title in GROUPS.items()}
+def by_group() -> dict[str, dict[str, Declared]]:
+    """{title of a group: {its settings}}, for the help and for the site of pages."""
+    return {title: {name: _setting(name) for name in _names(group)} for group, title in GROUPS.items()}
 
 
-def _section(title: str, flags: Iterable[Explained]) -> str:
-    return "\n".join([f"{title}:", *map(_explained, flags), ""])
+def _section(title: str, flags: Mapping[str, Declared]) -> str:
+    return "\n".join([f"{title}:", *(_explained(name, flag) for name, flag in flags.items()), ""])
 
 
 def _names(group: str) -> list[str]:
@@ -178,36 +163,28 @@ def _names(group: str) -> list[str]:
     short_names = {name: path.partition(".")[0] for name, path in SHORT_NAMES.items()}
     return [
         each
-        for name, declared in DECLARED.items()
-        if declared.group == group
+        for name, own in GROUP.items()
+        if own == group
         for each in (name, *(short for short, setting in short_names.items() if setting == name))
     ]
 
 
-def _setting(name: str) -> Explained:
-    """A setting, or an argument under its short name."""
-    if name in SHORT_HELP:
-        text = f"{SHORT_HELP[name]} A short name of --{SHORT_NAMES[name]}."
-        return Explained(name, None, text, is_switch=False)
-    return Explained(name, DEFAULTS[name], HELP[name], is_switch=bool in TYPES[name])
+def _setting(name: str) -> Declared:
+    """A setting, what it can be in its text, or an argument under its short name."""
+    if name not in CALLS:
+        return declared(name)
+    kinds = grammar(name).factories
+    text = f" One of {', '.join(kinds)};" if len(kinds) > 1 else ""
+    return declared(name)._replace(help=f"{HELP[name]}{text} run.py help {name} lists all arguments.")
 
 
-def _explained(flag: Explained) -> str:
+def _explained(name: str, flag: Declared) -> str:
     """``--name: text (default: value)``; where the default is none, the text tells what that means."""
     default = flag.default
     if isinstance(default, bool):
         default = str(default).lower()
     shown = "" if default in (None, "", "default") else f" (default: {default})"
-    choices, end, text = flag.text.partition(
-        ">: "
-    )  # of a flag that is one of several words: <auto|never>: ...
-    text = text if end and choices.startswith("<") else flag.text
-    return _wrapped(f"--{'[no]' if flag.is_switch else ''}{flag.name}: {text}{shown}", indent="  ")
-
-
-def _flag(name: str) -> Explained:
-    declared = FLAGS[name]
-    return Explained(name, declared.default, declared.help, is_switch=declared.type is bool)
+    return _wrapped(f"--{'[no]' if flag.type is bool else ''}{name}: {flag.help}{shown}", indent="  ")
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:

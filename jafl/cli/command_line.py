@@ -51,7 +51,7 @@ def _train(asked: Given) -> int:
     return _run_on_hosts(asked, swept)
 
 
-def _run_on_hosts(asked: Given, swept: Any) -> int:
+def _run_on_hosts(asked: Given, swept: dict[str, Any]) -> int:
     """Trains on several hosts; returns the exit status. swept: the sweep that a file holds, which is refused."""
     remedy = (
         "It is for one run, or a comparison; docs/clusters.md shows how hosts share a sweep, with --part."
@@ -75,16 +75,14 @@ def _run_as_member(asked: Given, member: "Member") -> int:
     """What one of several processes does: the first one runs the command, the others follow it."""
     from jafl.runs.hosts.several_hosts import Follower
 
-    settings = member.settings(lambda: _without_unread(asked, _settings(asked), ""))
+    settings = member.settings(lambda: _without_unread(asked, _settings(asked), {}))
     if not isinstance(member, Follower):
-        return _exit_status(_run(asked, settings, "", member))
+        return _exit_status(_run(asked, settings, {}, member))
     _set_up_jax(settings.float_type)
     return member.follow(settings)
 
 
-def _run(
-    asked: Given, settings: Settings, swept: str | dict[str, Any], hosts: "Hosts | None" = None
-) -> set[str]:
+def _run(asked: Given, settings: Settings, swept: dict[str, Any], hosts: "Hosts | None" = None) -> set[str]:
     """Trains what the settings list, or goes on with it; returns the statuses of the runs.
 
     swept: the sweep that a file holds, or empty.
@@ -108,9 +106,8 @@ def _run(
 
 
 def _sweep(asked: Given) -> int:
-    settings, swept = _settings(asked), _swept_in_file(asked)
-    if asked.sweep:
-        swept = {**swept, "sweep": asked.sweep} if isinstance(swept, dict) and swept else asked.sweep
+    settings = _settings(asked)
+    swept = _swept_in_file(asked) | ({"sweep": asked.sweep} if asked.sweep else {})
     _set_up_jax(settings.float_type)
     several = len(items("algorithm", settings.algorithm)) > 1 or "," in settings.seed
     named = {"algorithm", "seed"} & set(asked.settings()) or asked.config
@@ -119,18 +116,18 @@ def _sweep(asked: Given) -> int:
     return _exit_status(_run_sweep(asked, _without_unread(asked, settings, swept), swept))
 
 
-def _run_sweep(asked: Given, settings: Settings, swept: str | dict[str, Any]) -> set[str]:
-    """Runs a sweep, given as text or as ``sweep.json`` has it; returns the statuses of its runs, or of its part."""
+def _run_sweep(asked: Given, settings: Settings, swept: dict[str, Any]) -> set[str]:
+    """Runs a sweep; returns the statuses of its runs, or of its part."""
     from jafl.sweeps.sweep import run_sweep
 
-    crossed = _crossed(swept)
     options = {
         "baseline": asked.baseline,
         "processes": asked.processes or 1,
         "part": _part(asked),
         **_options(asked),
     }
-    ended = run_sweep(settings, crossed.pop("sweep", "") or {}, asked.output_dir, **crossed, **options)
+    crossed = {"sweep": {}, **swept}
+    ended = run_sweep(settings, crossed.pop("sweep"), asked.output_dir, **crossed, **options)
     return {*ended.part_statuses, *([UNDRAWN] if ended.undrawn else [])}
 
 
@@ -139,7 +136,7 @@ def _resume(asked: Given) -> int:
         reader.read_run(
             asked.output_dir, with_metrics=False
         )  # refuses a file without algorithm, which has a default
-    swept = reader.swept(asked.output_dir) or ""
+    swept = _crossed(reader.swept(asked.output_dir) or {})
     if asked.distributed is not None:
         return _run_on_hosts(asked, swept)
     return _exit_status(_run(asked, _settings(asked), swept))
@@ -154,7 +151,7 @@ def _plan(asked: Given) -> int:
     _set_up_jax(settings.float_type)
     from jafl.runs import runner
 
-    settings, overwrite = _without_unread(asked, settings, ""), bool(asked.overwrite)
+    settings, overwrite = _without_unread(asked, settings, {}), bool(asked.overwrite)
     which = {"command": asked.words, "pictures": asked.pictures}
     undrawn = runner.dry_run(settings, asked.output_dir, overwrite=overwrite, **which)
     return _exit_status({UNDRAWN} if undrawn else set())
@@ -168,13 +165,13 @@ def _forecast(asked: Given) -> int:
             return status
         return _run_experiment(asked, forecast=asked.forecast)
     _refuse(asked, OF_EXPERIMENTS, "without --experiment")
-    settings, swept = _settings(asked), asked.sweep or _swept_in_file(asked)
+    settings, swept = _settings(asked), {"sweep": asked.sweep} if asked.sweep else _swept_in_file(asked)
     if (status := run_command(asked.arguments, asked.forecast)) is not None:
         return status
     _set_up_jax(settings.float_type)
     from jafl.sweeps.forecast import forecast_runs
 
-    forecast_runs(_without_unread(asked, settings, swept), asked.forecast, **_crossed(swept))
+    forecast_runs(_without_unread(asked, settings, swept), asked.forecast, **swept)
     return 0
 
 
@@ -331,36 +328,35 @@ def _settings(asked: Given) -> Settings:
     return Settings.from_mapping(typed)
 
 
-def _swept_in_file(asked: Given) -> str | dict[str, Any]:
-    """What the ``sweep.json`` of --config crosses, or empty."""
+def _swept_in_file(asked: Given) -> dict[str, Any]:
+    """What the ``sweep.json`` of --config crosses, as ``_crossed`` returns it."""
     if not asked.config:
-        return ""
+        return {}
     from jafl.config import grid
 
-    return grid.checked(reader.swept_in(config_content(asked.config)), asked.config)
+    return _crossed(grid.checked(reader.swept_in(config_content(asked.config)), asked.config))
 
 
-def _crossed(swept: str | dict[str, Any]) -> dict[str, Any]:
-    """A sweep as keyword arguments: ``sweep``, ``arms`` and ``overrides``, as far as it has them."""
-    if isinstance(swept, str):
-        return {"sweep": swept}
+def _crossed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """``sweep``, ``arms`` and ``overrides`` of a ``sweep.json``, as keyword arguments; empty where it has none."""
     from jafl.config.arms import Override
 
-    return {**swept, "overrides": [Override(**override) for override in swept.get("overrides", ())]}
+    overrides = [Override(**override) for override in content.get("overrides", ())]
+    return {**content, **({"overrides": overrides} if overrides else {})}
 
 
-def _without_unread(asked: Given, settings: Settings, swept: str | dict[str, Any]) -> Settings:
+def _without_unread(asked: Given, settings: Settings, swept: dict[str, Any]) -> Settings:
     """The settings without those of files that no run reads, of which it tells; refuses those typed."""
     from jafl.config.resolution import without_unread
 
     typed = set(filter(is_setting, asked.typed))
-    readable_settings, left_out = without_unread(settings, typed, **_crossed(swept))
+    readable_settings, left_out = without_unread(settings, typed, **swept)
     flagged = set(map(argument_path, asked.settings()))
-    for name, value, where, here in left_out:
+    for name, value, reason in left_out:
         path = argument_path(name)
         in_flags = flagged & {path, path.partition(".")[0]}
         source = "the flag file" if in_flags else asked.config or asked.output_dir
-        _warn(f"{name} is {value!r} in {source}, but no run reads it: only where {where}; here {here}.")
+        _warn(f"{name} is {value!r} in {source}, but no run reads it. {reason}")
     return readable_settings
 
 
@@ -373,11 +369,11 @@ def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
     before = content.get("inputs")
     if not isinstance(before, dict):
         return
-    from jafl.config import inputs
+    from jafl.config import calls, inputs
 
     files = {
         what: file
-        for what, file in inputs.input_files(content).items()
+        for what, file in calls.files(content).items()
         if not {what.partition("/")[0], what.partition(".")[0]} & set(names)
     }
     now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}

@@ -22,10 +22,8 @@ class Command:
       text: sentences for the command's own help.
       examples: {what stands behind ``run.py``: what it does}; the first one is short, for the list of commands.
       flags: the names of the flags that it reads.
-      words: what stands behind the name, for the help.
+      words: what must stand behind the name, in capitals; in square brackets what can.
       word: the flag that these words set; empty where there are none.
-      most_words: how many there can be.
-      needs_word: whether one must be there.
     """
 
     name: str
@@ -35,8 +33,6 @@ class Command:
     flags: tuple[str, ...]
     words: str = ""
     word: str = ""
-    most_words: int = 0
-    needs_word: bool = False
 
 
 _ALL = (
@@ -66,7 +62,6 @@ _ALL = (
         (*SETTINGS, "sweep", "config", "output_dir", *_RECORDING, *_SHARED, "baseline"),
         words="[VALUES]",
         word="sweep",
-        most_words=1,
     ),
     Command(
         "experiment",
@@ -80,8 +75,6 @@ _ALL = (
         (*SETTINGS, "experiment", "output_dir", *OF_EXPERIMENTS, *_RECORDING, *_SHARED),
         words="NAME",
         word="experiment",
-        most_words=1,
-        needs_word=True,
     ),
     Command(
         "resume",
@@ -91,20 +84,11 @@ _ALL = (
         "then replaces what is there. Draws what is missing of pictures.",
         {"resume runs/001": "ends with the same bits as if it had not been stopped"},
         (
-            *(
-                "output_dir",
-                "client_trips",
-                "server_steps",
-                "protocol",
-                "target_accuracy",
-                "data_dir",
-            ),
+            *("output_dir", "client_trips", "server_steps", "protocol", "target_accuracy", "data_dir"),
             *(*_RECORDING, *_SHARED, "baseline", "distributed"),
         ),
         words="DIRECTORY",
         word="output_dir",
-        most_words=1,
-        needs_word=True,
     ),
     Command(
         "report",
@@ -114,8 +98,6 @@ _ALL = (
         ("report", "baseline"),
         words="DIRECTORY",
         word="report",
-        most_words=1,
-        needs_word=True,
     ),
     Command(
         "plan",
@@ -140,8 +122,6 @@ _ALL = (
         (*SETTINGS, "forecast", "config", "sweep", "experiment", *OF_EXPERIMENTS),
         words="CHIPS",
         word="forecast",
-        most_words=1,
-        needs_word=True,
     ),
     Command(
         "prepare",
@@ -156,8 +136,6 @@ _ALL = (
         ("prepare", "data_dir", "manual_dir"),
         words="NAME",
         word="prepare",
-        most_words=1,
-        needs_word=True,
     ),
     Command(
         "benchmark",
@@ -174,8 +152,6 @@ _ALL = (
         ),
         words="NAME",
         word="benchmark",
-        most_words=1,
-        needs_word=True,
     ),
     Command(
         "compare",
@@ -185,8 +161,6 @@ _ALL = (
         ("compare", "output_dir", "overwrite"),
         words="FILE FILE",
         word="compare",
-        most_words=2,
-        needs_word=True,
     ),
 )
 COMMANDS: Mapping[str, Command] = {command.name: command for command in _ALL}

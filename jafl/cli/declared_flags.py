@@ -115,15 +115,15 @@ def define(names: Iterable[str], arguments: Iterable[str] = ()) -> flags.FlagVal
     return defined
 
 
-def _define(defined: flags.FlagValues, name: str) -> None:
-    default: Any
-    kind: type
+def declared(name: str) -> Declared:
+    """What there is to say of a flag, which may be a setting or the short name of an argument."""
     if name in SHORT_NAMES:
-        text, default, kind, allowed = SHORT_HELP[name], None, str, None
-    elif name in TYPES:
-        text, default, kind, allowed = HELP[name], DEFAULTS[name], TYPES[name][0], None
-    else:
-        text, default, kind, allowed = FLAGS[name]
+        return Declared(f"{SHORT_HELP[name]} A short name of --{SHORT_NAMES[name]}.")
+    return Declared(HELP[name], DEFAULTS[name], TYPES[name][0]) if name in TYPES else FLAGS[name]
+
+
+def _define(defined: flags.FlagValues, name: str) -> None:
+    text, default, kind, allowed = declared(name)
     if kind is bool:
         flags.DEFINE_bool(name, default, text, defined)
     elif kind is int:

@@ -16,9 +16,6 @@ from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, litera
 from jafl.config.declaration import join_with_or
 from jafl.config.settings import TYPES, nearest
 
-# {a flag of before: the command that does it now}, but for those that have the command's name.
-_FORMER = {"dry_run": "plan"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Given:
@@ -146,8 +143,9 @@ def _illegal(message: str, values: flags.FlagValues) -> SettingError | None:
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:
     """Sets the flag that stands for the words behind a command's name."""
-    if len(words) > command.most_words:
-        extra = words[command.most_words]
+    places = command.words.split()
+    if len(words) > len(places):
+        extra = words[len(places)]
         what = (
             "is not a flag: write --name=value" if extra not in COMMANDS else "is a command: write it first"
         )
@@ -166,7 +164,7 @@ def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) 
             f"left out behind {words[0]!r}, which says it, too",
         )
         before.parse(",".join(words))
-    if command.needs_word and values[command.word].value is None:
+    if places and not command.words.startswith("[") and values[command.word].value is None:
         example = next(iter(command.examples))
         raise SettingError(
             f"{command.name} needs {command.words}: write {example}, for example. {_see(command)}"
@@ -178,10 +176,18 @@ def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) 
 
 
 def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
-    """The arguments; in the place of --flagfile the flags of that file that the command reads."""
-    left = iter(arguments)
+    """The arguments; in the place of --flagfile the flags of that file that the command reads.
+
+    Raises SettingError for a flag that is typed twice, or typed before a file that has it; behind it, the file's is
+    another default, as absl's users expect.
+    """
+    left, typed = iter(arguments), set[str]()
     for argument in left:
         if _name(argument) != "flagfile":
+            name = _known_name(argument)
+            if name in typed:
+                raise SettingError(f"--{name} is given twice. Write it once.", setting=name)
+            typed |= {name} if _readers(name) else set()
             yield argument
             continue
         try:
@@ -198,8 +204,12 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise SettingError(f"The file of --flagfile is not text: {error}.") from None
         for each in in_file:
-            name = _name(each)
-            name = name if _readers(name) else name.removeprefix("no")
+            name = _known_name(each)
+            if name in typed:
+                message = (
+                    f"--{name} stands before --flagfile, whose file has it, too. Write it behind --flagfile."
+                )
+                raise SettingError(message, setting=name)
             value = each.partition("=")[2].strip()
             quoted = len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]
             require(
@@ -221,6 +231,12 @@ def _name(argument: str) -> str:
     return argument.lstrip("-").partition("=")[0] if argument.startswith("-") else ""
 
 
+def _known_name(argument: str) -> str:
+    """The name of the flag in --name=value or --noname."""
+    name = _name(argument)
+    return name if _readers(name) else name.removeprefix("no")
+
+
 def _is_argument(name: str) -> bool:
     """Whether it is the name of an argument of a call: ``delay.shape``."""
     return "." in name and name.partition(".")[0] in CALLS
@@ -238,13 +254,10 @@ def _readers(name: str) -> list[str]:
 
 def _unknown(name: str, command: Command) -> SettingError:
     """The error for a flag that a command does not read."""
-    known = name if _readers(name) else name.removeprefix("no")
-    instead = _FORMER.get(known, known)
+    known = _known_name(f"--{name}")
     what = f"{command.name or 'training'} has no flag {name!r}"
-    if instead in COMMANDS:
-        text = (
-            f"{instead} is a command: write {instead} first, as in {next(iter(COMMANDS[instead].examples))}"
-        )
+    if known in COMMANDS:
+        text = f"{known} is a command: write {known} first, as in {next(iter(COMMANDS[known].examples))}"
     elif readers := _readers(known):
         text = f"only {join_with_or(readers).replace(' or ', ' and ')} {'read' if len(readers) > 1 else 'reads'} it"
     else:

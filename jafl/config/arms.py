@@ -32,11 +32,6 @@ class Override(NamedTuple):
         return same and self.label in (None, label)
 
 
-def overrides_in(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The overrides that a ``sweep.json`` holds, as it has them; earlier versions called them refinements."""
-    return content.get("overrides", content.get("refinements", []))
-
-
 def algorithm_arms(settings: Settings) -> dict[str, dict[str, Any]]:
     """An arm for each algorithm that the settings list; raises SettingError if one is there twice.
 

@@ -31,172 +31,6 @@ from jafl.schedule import (
     tiered,
 )
 
-
-def _delays() -> Grammar:
-    laws = (
-        delays.slow_fraction,
-        delays.once_per_client,
-        delays.per_step,
-        delays.with_network,
-        delays.throttled,
-    )
-    factories: dict[str, Callable[..., Any]] = {
-        **DELAYS,
-        **{law.__name__: law for law in laws},
-        "duration_trace": duration_trace,
-    }
-    return Grammar("delay", factories, supplied=("model_bytes", "upload_bytes"), fixed=("num_examples",))
-
-
-def _availabilities() -> Grammar:
-    return Grammar("availability", {**AVAILABILITIES, "read_availability": read_availability})
-
-
-def _dropouts() -> Grammar:
-    makers = (dropout.nobody, dropout.fraction, dropout.clients)
-    return Grammar("dropout", {maker.__name__: maker for maker in makers})
-
-
-def _partitions() -> Grammar:
-    factories = {**data.PARTITIONS, "natural": data.natural}
-    return Grammar("partition", factories, ("seed",), fixed=("labels", "num_clients", "source"))
-
-
-def _data_sets() -> Grammar:
-    """Of which the split is a setting of its own, as any data set can be split."""
-    split = ("test_fraction", "validation_fraction", "data_seed")
-    return Grammar("dataset", data.SOURCES, fixed=("data_dir", "cache_dir", "num_clients", *split))
-
-
-def _splits() -> Grammar:
-    from jafl.config.own_calls import Split
-
-    return Grammar("split", {"split": Split}, exclusive=(("folds", "test_fraction"),))
-
-
-def _augmentations() -> Grammar:
-    from jafl.models.inputs import Inputs
-
-    return Grammar("augmentation", {"augmentation": Inputs}, fixed=("normalization", "dtype"))
-
-
-def _precisions() -> Grammar:
-    from jafl.config.own_calls import float32, float64
-
-    return Grammar("precision", {"float32": float32, "float64": float64})
-
-
-def _models() -> Grammar:
-    from jafl.models import MODELS, lora
-
-    fixed = ("num_classes", "vocabulary", "tokens", "param_dtype")
-    return Grammar("model", {**MODELS, "lora": lora}, fixed=fixed, has_default=True)
-
-
-def _client_optimizers() -> Grammar:
-    import optax
-
-    return _optimizers("client_optimizer", {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw})
-
-
-def _server_optimizers() -> Grammar:
-    import optax
-
-    from jafl.rules import server_optimizers
-
-    return _optimizers(
-        "server_optimizer",
-        {
-            "sgd": optax.sgd,
-            "adam": optax.adam,
-            "adagrad": optax.adagrad,
-            "yogi": optax.yogi,
-            "reddi_adam": server_optimizers.fedadam,
-            "reddi_adagrad": server_optimizers.fedadagrad,
-            "reddi_yogi": server_optimizers.fedyogi,
-            "fedamsgrad": server_optimizers.fedamsgrad,
-            "heloco": server_optimizers.heloco,
-            "delayed_nesterov": server_optimizers.delayed_nesterov,
-        },
-    )
-
-
-def _optimizers(setting: str, factories: Mapping[str, Callable[..., Any]]) -> Grammar:
-    """Of which the preset of the algorithm tells the learning rate where a call does not."""
-    fixed = ("accumulator_dtype", "mu_dtype", "mask")
-    return _with_short_names(Grammar(setting, factories, ("learning_rate",), fixed, has_default=True))
-
-
-def _client_works() -> Grammar:
-    from jafl.clients.compression import COMPRESSORS
-    from jafl.clients.work import client_work
-
-    grammar = Grammar(
-        "client_work",
-        {"client_work": client_work},
-        fixed=("model", "learning_rate", "optimizer", "correction"),
-        has_default=True,
-        exclusive=(("local_steps", "local_epochs"),),
-        inner=COMPRESSORS,
-    )
-    return _with_short_names(grammar)
-
-
-def _protocols() -> Grammar:
-    grammar = Grammar(
-        "protocol",
-        PROTOCOLS,
-        (*TRIPS_PER_STEP.values(), "concurrency", "tasks", "start_rate", "restart", *BUDGETS),
-        ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
-        has_default=True,
-        exclusive=(
-            BUDGETS,
-            ("start_rate", "concurrency"),
-            ("participation", "cohort_size"),
-            ("reports", "buffer_size"),
-            ("step_every", "buffer_size"),
-        ),
-        other_names={("synchronous", "concurrency"): "cohort_size", ("queued", "concurrency"): "tasks"},
-    )
-    return _with_short_names(grammar)
-
-
-def _algorithms() -> Grammar:
-    from jafl.clients.compression import COMPRESSORS
-    from jafl.config.presets import ALGORITHMS
-    from jafl.rules.staleness import STALENESS_WEIGHTS
-
-    fixed = ("server_gradient", "buffer_size", "server_learning_rate")
-    return Grammar("algorithm", ALGORITHMS, ("divide_by",), fixed, inner={**STALENESS_WEIGHTS, **COMPRESSORS})
-
-
-def _private() -> Grammar:
-    from jafl.privacy.private import private
-
-    return Grammar(
-        "privacy",
-        {"private": private},
-        fixed=("rule", "schedule", "data_in_schedule"),
-        exclusive=(("epsilon", "noise_multiplier"),),
-    )
-
-
-def _secure() -> Grammar:
-    from jafl.privacy.secure import secure
-
-    return Grammar("secure_aggregation", {"secure": secure}, ("clip_norm",), ("rule", "seed"))
-
-
-def _with_short_names(grammar: Grammar) -> Grammar:
-    names = {path: short for short, path in SHORT_NAMES.items()}
-    own = {
-        path.partition(".")[2]: short
-        for path, short in names.items()
-        if path.partition(".")[0] == grammar.setting
-    }
-    return dataclasses.replace(grammar, short_names=own)
-
-
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     "asynchronous": asynchronous,
     "synchronous": synchronous,
@@ -220,28 +54,139 @@ TRIPS_PER_STEP = {
 # Protocols in which nobody fails, leaves or is away.
 WITHOUT_LOSSES = ("drawn_staleness", "queued", "compass", "tiered", "polled")
 BUDGETS = ("client_trips", "server_steps")  # of which a run has one
-# Functions, because some factories import JAX, which the list of experiments does without.
-_GRAMMARS: Mapping[str, Callable[[], Grammar]] = {
-    "algorithm": _algorithms,
-    "protocol": _protocols,
-    "dataset": _data_sets,
-    "split": _splits,
-    "augmentation": _augmentations,
-    "precision": _precisions,
-    "delay": _delays,
-    "availability": _availabilities,
-    "dropout": _dropouts,
-    "partition": _partitions,
-    "model": _models,
-    "client_optimizer": _client_optimizers,
-    "client_work": _client_works,
-    "server_optimizer": _server_optimizers,
-    "privacy": _private,
-    "secure_aggregation": _secure,
-}
+_LAWS = (delays.slow_fraction, delays.once_per_client, delays.per_step, delays.with_network, delays.throttled)
+# Those that need no JAX, which the list of experiments does without.
+_WITHOUT_JAX = (
+    Grammar(
+        "protocol",
+        PROTOCOLS,
+        (*TRIPS_PER_STEP.values(), "concurrency", "tasks", "start_rate", "restart", *BUDGETS),
+        ("num_clients", "delay", "dropout", "availability", "initial_round", "seed"),
+        has_default=True,
+        exclusive=(
+            BUDGETS,
+            ("start_rate", "concurrency"),
+            ("participation", "cohort_size"),
+            ("reports", "buffer_size"),
+            ("step_every", "buffer_size"),
+        ),
+        other_names={("synchronous", "concurrency"): "cohort_size", ("queued", "concurrency"): "tasks"},
+    ),
+    # Any data set can be split: a setting of its own.
+    Grammar(
+        "dataset",
+        data.SOURCES,
+        fixed=(
+            *("data_dir", "cache_dir", "num_clients"),
+            *("test_fraction", "validation_fraction", "data_seed"),
+        ),
+    ),
+    Grammar(
+        "delay",
+        {**DELAYS, **{law.__name__: law for law in _LAWS}, "duration_trace": duration_trace},
+        supplied=("model_bytes", "upload_bytes"),
+        fixed=("num_examples",),
+    ),
+    Grammar("availability", {**AVAILABILITIES, "read_availability": read_availability}),
+    Grammar(
+        "dropout",
+        {maker.__name__: maker for maker in (dropout.nobody, dropout.fraction, dropout.clients)},
+    ),
+    Grammar(
+        "partition",
+        {**data.PARTITIONS, "natural": data.natural},
+        ("seed",),
+        fixed=("labels", "num_clients", "source"),
+    ),
+)
+
+
+@functools.cache
+def _with_jax() -> tuple[Grammar, ...]:
+    import optax
+
+    from jafl.clients.compression import COMPRESSORS
+    from jafl.clients.work import client_work
+    from jafl.config.own_calls import Split, float32, float64
+    from jafl.config.presets import ALGORITHMS
+    from jafl.models import MODELS, lora
+    from jafl.models.inputs import Inputs
+    from jafl.privacy.private import private
+    from jafl.privacy.secure import secure
+    from jafl.rules import server_optimizers
+    from jafl.rules.staleness import STALENESS_WEIGHTS
+
+    few_bits = (
+        "In 16 bits computes the model alone (--precision.compute_dtype=bfloat16), or its products "
+        "(--precision.matmul_precision=bfloat16)."
+    )
+    # The preset of the algorithm tells the learning rate where a call does not.
+    of_optimizers: dict[str, Any] = {
+        "supplied": ("learning_rate",),
+        "fixed": ("accumulator_dtype", "mu_dtype", "mask"),
+        "has_default": True,
+    }
+    clients = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
+    server = {
+        "sgd": optax.sgd,
+        "adam": optax.adam,
+        "adagrad": optax.adagrad,
+        "yogi": optax.yogi,
+        "reddi_adam": server_optimizers.fedadam,
+        "reddi_adagrad": server_optimizers.fedadagrad,
+        "reddi_yogi": server_optimizers.fedyogi,
+        "fedamsgrad": server_optimizers.fedamsgrad,
+        "heloco": server_optimizers.heloco,
+        "delayed_nesterov": server_optimizers.delayed_nesterov,
+    }
+    return (
+        Grammar(
+            "algorithm",
+            ALGORITHMS,
+            ("divide_by",),
+            ("server_gradient", "buffer_size", "server_learning_rate"),
+            inner={**STALENESS_WEIGHTS, **COMPRESSORS},
+        ),
+        Grammar("split", {"split": Split}, exclusive=(("folds", "test_fraction"),)),
+        Grammar("augmentation", {"augmentation": Inputs}, fixed=("normalization", "dtype")),
+        Grammar(
+            "precision",
+            {"float32": float32, "float64": float64},
+            instead=dict.fromkeys(("bfloat16", "float16", "half"), few_bits),
+        ),
+        Grammar(
+            "model",
+            {**MODELS, "lora": lora},
+            fixed=("num_classes", "vocabulary", "tokens", "param_dtype"),
+            has_default=True,
+        ),
+        Grammar("client_optimizer", clients, **of_optimizers),
+        Grammar(
+            "client_work",
+            {"client_work": client_work},
+            fixed=("model", "learning_rate", "optimizer", "correction"),
+            has_default=True,
+            exclusive=(("local_steps", "local_epochs"),),
+            inner=COMPRESSORS,
+        ),
+        Grammar("server_optimizer", server, **of_optimizers),
+        Grammar(
+            "privacy",
+            {"private": private},
+            fixed=("rule", "schedule", "data_in_schedule"),
+            exclusive=(("epsilon", "noise_multiplier"),),
+        ),
+        Grammar("secure_aggregation", {"secure": secure}, ("clip_norm",), ("rule", "seed")),
+    )
+
+
+CALLS = (
+    *("algorithm", "protocol", "dataset", "split", "augmentation", "precision", "delay", "availability"),
+    *("dropout", "partition", "model", "client_optimizer", "client_work", "server_optimizer", "privacy"),
+    "secure_aggregation",
+)
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
 _LEFT_OUT = {"partition": "dirichlet", "privacy": "private", "secure_aggregation": "secure"}
-CALLS = tuple(_GRAMMARS)
 LISTS = ("algorithm",)  # of which a setting may have several, with commas
 # {setting.argument that names a folder: the files of it that are read}
 _FOLDERS = {"model.model_dir": ("config.json", "model.safetensors", "vocab.txt")}
@@ -256,33 +201,19 @@ SHORT_NAMES = {
     "local_steps": "client_work.local_steps",
     "batch_size": "client_work.batch_size",
 }
-# {a name that no argument has: the argument that was called so}
-_FORMER = {
-    "lr": "learning_rate",
-    "server_lr": "server_learning_rate",
-    "client_momentum": "client_optimizer.momentum",
-    "server_momentum": "server_optimizer.momentum",
-    **{
-        f"staleness_{name}": f"algorithm.staleness_weight.{name}"
-        for name in ("exponent", "slope", "threshold", "rate")
-    },
-    "mnist_1d_examples": "dataset.examples",
-    "data_seed": "split.seed",
-    "test_folds": "split.folds",
-    "resample_data": "split.resample",
-    "dp_restarts": "privacy.restarts",
-    "dp_bands": "privacy.bands",
-    "secure_fraction_bits": "secure_aggregation.fraction_bits",
-    "secure_weight_bits": "secure_aggregation.weight_bits",
-    "rule_arguments": "algorithm.ARGUMENT",
-}
 _SHORT = {path: short for short, path in SHORT_NAMES.items()}
 
 
 @functools.cache
 def grammar(setting: str) -> Grammar:
     """What the setting may be."""
-    return dataclasses.replace(_GRAMMARS[setting](), elsewhere=tuple(SHORT_NAMES))
+    found = [each for each in _WITHOUT_JAX if each.setting == setting] or [
+        each for each in _with_jax() if each.setting == setting
+    ]
+    short_names = {
+        path.partition(".")[2]: name for path, name in _SHORT.items() if setting_of(path) == setting
+    }
+    return dataclasses.replace(found[0], elsewhere=tuple(SHORT_NAMES), short_names=short_names)
 
 
 def bare_name(text: str) -> str:
@@ -362,7 +293,7 @@ def _with_set(
         if value is None and isinstance(text, str) and says(setting, text, argument) is None:
             continue  # left out of a call that does not have it
         try:
-            whole[setting] = _changed(setting, text, argument, value)
+            whole[setting] = ",".join(changed(setting, _listed(setting, text), argument, value))
         except SettingError as error:
             raise (error.of(name) if error.setting == path and error.allowed else error) from None
         if setting not in LISTS:
@@ -380,52 +311,40 @@ def _with_set(
     return whole
 
 
-def _changed(setting: str, text: str, argument: str, value: Any) -> str:
-    """The call, or each of a list that has the argument, with another value of it."""
-    if setting not in LISTS:
-        return grammar(setting).changed(text, argument, value)
-    changed, refusals = [], []
-    for one in items(setting, text):
+def changed(setting: str, texts: Sequence[str], argument: str, value: Any) -> list[str]:
+    """The calls, another value of an argument in those that have it; SettingError where none of them has."""
+    changed_texts, refusals = [], []
+    for text in texts:
         try:
-            changed.append(grammar(setting).changed(one, argument, value))
+            changed_texts.append(grammar(setting).changed(text, argument, value))
         except SettingError as error:
             if error.allowed:  # it has the argument
                 raise
-            changed.append(one)
+            changed_texts.append(text)
             refusals.append(error)
-    if len(refusals) == len(changed):
+    if refusals and len(refusals) == len(texts):
         raise refusals[0]
-    return ",".join(changed)
+    return changed_texts
+
+
+def _listed(setting: str, text: str) -> list[str]:
+    return items(setting, text) if setting in LISTS else [text]
 
 
 def says(setting: str, text: str, argument: str) -> bool | None:
     """Whether a call, or one of a list, says the value of an argument itself; None where none has the argument."""
     said = None
-    for one in items(setting, text) if setting in LISTS else [text]:
+    for one in _listed(setting, text):
         with contextlib.suppress(SettingError):
             said = grammar(setting).says(one, argument) or bool(said)
     return said
 
 
-def refuse_missing(setting: str, texts: Sequence[str], argument: str, value: Any) -> None:
-    """Raises SettingError, of the first of these calls, where none of them has an argument."""
-    error = None
-    for text in texts:
-        try:
-            _changed(setting, text, argument, value)
-        except SettingError as refused:
-            error = error or refused
-        else:
-            return
-    if error:
-        raise error
-
-
 def _exclude(path: str, other: str) -> bool:
     """Whether two arguments exclude each other."""
-    (setting, _, one), (of_setting, _, another) = path.partition("."), other.partition(".")
-    pairs = grammar(setting).exclusive if setting == of_setting else ()
-    return (one, another) in pairs or (another, one) in pairs
+    setting, _, argument = path.partition(".")
+    partners = grammar(setting).partners(argument) if setting in CALLS else ()
+    return other in {f"{setting}.{partner}" for partner in partners}
 
 
 def _refuse_two_names(layer: Mapping[str, Any]) -> None:
@@ -466,29 +385,16 @@ def _head(value: Any) -> Any:
     return value.name if isinstance(value, Call) else value
 
 
-def arguments() -> dict[str, str]:
-    """{argument: setting.argument} of every call; of several settings the first."""
-    return {
-        argument: f"{setting}.{argument}"
-        for setting in reversed(CALLS)
-        for having in grammar(setting).arguments().values()
-        for argument in having
-    }
-
-
-def former_argument(name: str) -> str:
-    """A question for a name such as ``restart``, ``delay_shape`` or ``dirichlet_alpha``; empty for others."""
-    if name in _FORMER:
-        return f"Did you mean '{_FORMER[name]}'?"
-    found = dict.fromkeys(
-        f"{setting}.{argument}"
-        for setting in CALLS
-        for factory, having in grammar(setting).arguments().items()
-        for argument in having
-        if name in (argument, f"{setting}_{argument}", f"{factory}_{argument}")
-    )
-    meant = [short_name(path) for path in found]
-    return f"Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+def likely_names() -> dict[str, list[str]]:
+    """{what an argument may be called, shape, delay_shape or gamma_shape: the short or dotted names that it has}."""
+    found = {"lr": ["learning_rate"], "server_lr": ["server_learning_rate"], "data_seed": ["split.seed"]}
+    for setting in CALLS:
+        for factory, having in grammar(setting).arguments().items():
+            for argument in having:
+                path = short_name(f"{setting}.{argument}")
+                for likely in (argument, f"{setting}_{argument}", f"{factory}_{argument}"):
+                    found[likely] = list(dict.fromkeys([*found.get(likely, ()), path]))
+    return found
 
 
 def literal(text: str) -> Any:
@@ -526,7 +432,7 @@ def flattened(settings: Mapping[str, Any], names: Collection[str] = CALLS) -> di
 
 
 def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
-    """{setting.argument: path} of the files that the calls among these settings read."""
+    """{setting.argument: path} of the files that the calls among a run's settings read; in a folder argument/file."""
     found: dict[str, pathlib.Path] = {}
     for name in CALLS:
         for each in items(name, settings[name]) if settings.get(name) else ():

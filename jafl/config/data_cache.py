@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jafl.base import stopwatch
-from jafl.config.builders import make_federation, make_model, make_source
-from jafl.config.builders.data import run_split, with_data
+from jafl.config.builders.data import make_federation, make_source, run_split, with_data
+from jafl.config.builders.model import make_model
 from jafl.config.settings import OF_FEDERATION, Settings, source_settings
 from jafl.data import Federation, Source
 from jafl.models import Model

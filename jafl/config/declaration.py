@@ -1,6 +1,5 @@
-"""What is known of a setting beside its name, type, default and help text."""
+"""The groups of settings, and words that several modules need, without JAX."""
 
-import dataclasses
 from collections.abc import Sequence
 
 # In the order in which --helpfull prints them.
@@ -34,23 +33,3 @@ def join_with_or(names: Sequence[str]) -> str:
 def default_model(dataset: str) -> str:
     """The model of a data set where none is asked for."""
     return "character_lstm" if dataset in WITH_NEXT_TOKENS else "mlp"
-
-
-@dataclasses.dataclass(frozen=True)
-class Declaration:
-    """What is known of a setting beside its name, type, default and help text.
-
-    Attributes:
-      group: of ``GROUPS``, under which the help prints it. Those of data decide which examples there are, those of
-        partition who holds them.
-      varying: arguments of a call of which the same holds.
-      varies: a number on which neither schedule nor partition depend: runs that differ in it share one compiled
-        program.
-      preset: whether an algorithm's preset fills it in where it is left out; of a call the arguments that it fills
-        in, and the setting's own name where it decides the factory.
-    """
-
-    group: str
-    varies: bool = False
-    varying: tuple[str, ...] = ()
-    preset: bool | tuple[str, ...] = False

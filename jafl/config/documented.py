@@ -13,7 +13,9 @@ def without_partial(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _docstring(factory: Callable[..., Any]) -> str:
-    return inspect.getdoc(without_partial(factory)) or ""
+    """Without the markup of code, roles (optax's) and links: ``:func:`optax.nadam```` as optax.nadam."""
+    text = inspect.getdoc(without_partial(factory)) or ""
+    return re.sub(r"(?::\w+:)?(`+)~?([^`]+?)(?:\s<[^`>]*>)?\1_*", r"\2", text)
 
 
 def summary(factory: Callable[..., Any]) -> str:

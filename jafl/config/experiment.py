@@ -10,16 +10,10 @@ import numpy as np
 from jafl.base import stopwatch
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.config import arms, foretold
-from jafl.config.builders import (
-    make_client_work,
-    make_inputs,
-    make_rule,
-    make_schedule,
-    make_server_optimizer,
-)
-from jafl.config.builders.data import precision_of
-from jafl.config.builders.privacy import in_private_settings
-from jafl.config.builders.secure import in_secure_settings
+from jafl.config.builders.algorithm import make_client_work, make_rule, make_server_optimizer
+from jafl.config.builders.data import make_inputs, precision_of
+from jafl.config.builders.privacy import in_settings
+from jafl.config.builders.schedule import make_schedule
 from jafl.config.data_cache import DataCache
 from jafl.config.inputs import input_digests
 from jafl.config.resolution import refuse_unread, resolve
@@ -202,7 +196,7 @@ def make_experiment(
                 must_fit=must_fit,
             )
     except SettingError as error:
-        error = in_secure_settings(in_private_settings(error, settings), settings)
+        error = in_settings(error, settings, "privacy", "secure_aggregation")
         raise (error.of("plan_form") if error.setting == "form" else error) from None
     params = loaded.initial("parameters", model, settings, source, lambda: model.init(init_key, source.x))
     preparation = preparation.with_run(params=params)

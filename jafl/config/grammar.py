@@ -110,6 +110,7 @@ class Grammar:
         the concurrency of one protocol, and the size of another's cohorts.
       elsewhere: names of settings, which an argument that a call does not have may be.
       short_names: {argument: the setting's own name for it}: learning_rate for client_optimizer.learning_rate.
+      instead: {a name that is none of a factory: what to write in its place}.
     """
 
     setting: str
@@ -122,6 +123,7 @@ class Grammar:
     other_names: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     elsewhere: Collection[str] = ()
     short_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    instead: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, text: str) -> Call:
         """The call that a text says.
@@ -191,14 +193,18 @@ class Grammar:
         call, earlier = self.read(text), self.read(before)
         if earlier.name != DEFAULT:
             return text
+        return str(self._beside(call, self._in_place(call.name, earlier)))
+
+    def _beside(self, call: Call, others: Mapping[str, Any]) -> Call:
+        """The call with those of other arguments that its factory has and that it leaves open."""
         parameters = self._parameters(call.name)
-        kept = {
-            name: value for name, value in self._in_place(call.name, earlier).items() if name in parameters
-        }
         said = {name for name, value in call.arguments.items() if value is not None}
-        for name in [each for each in kept if each in said or self.partners(each) & said]:
-            del kept[name]
-        return str(self._ordered(call.name, {**call.arguments, **kept}))
+        kept = {
+            name: value
+            for name, value in others.items()
+            if name in parameters and not {name, *self.partners(name)} & said
+        }
+        return self._ordered(call.name, {**call.arguments, **kept})
 
     def filled(self, text: str, own: str) -> str:
         """The call of a run: of a default that of the run's own factory, with the arguments that it has.
@@ -217,24 +223,11 @@ class Grammar:
         """
         call, owned = self.read(text), self.read(own)
         if call.name == DEFAULT:
-            parameters = self._parameters(owned.name)
-            said = {
-                name: value for name, value in self._in_place(owned.name, call).items() if name in parameters
-            }
-            partners = set().union(
-                *(self.partners(name) for name, value in said.items() if value is not None)
-            )
-            given = {name: value for name, value in owned.arguments.items() if name not in partners} | said
-            return str(self._ordered(owned.name, given))
-        parameters = self._parameters(call.name)
-        taken = {name for name, value in call.arguments.items() if value is not None}
-        taken = taken.union(*map(self.partners, taken))
-        supplied = {
-            name: value
-            for name, value in owned.arguments.items()
-            if name in self.supplied and name in parameters and name not in taken
-        }
-        return str(self._ordered(call.name, {**call.arguments, **supplied}))
+            said = self._ordered(owned.name, self._in_place(owned.name, call))
+            others = {name: value for name, value in owned.arguments.items() if name not in said.arguments}
+            return str(self._beside(said, others))
+        supplied = {name: value for name, value in owned.arguments.items() if name in self.supplied}
+        return str(self._beside(call, supplied))
 
     def without(self, text: str, names: Collection[str]) -> str:
         """The call without these arguments; with the setting's own name among them, of the default factory."""
@@ -512,7 +505,8 @@ class Grammar:
 
     def _unknown(self, name: str, text: str) -> SettingError:
         known = [*self.factories, *[DEFAULT] * self.has_default]
-        hint = did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
+        near = did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
+        hint = self.instead.get(name, near)
         return self._wrong(text, f"there is no {name!r}; there is {', '.join(known)}", hint)
 
     def factory(self, name: str) -> Callable[..., Any]:
@@ -552,7 +546,7 @@ class Grammar:
             if keyword.arg in arguments:
                 raise self._wrong(text, f"{name} gets {keyword.arg} twice")
             if keyword.arg not in parameters:
-                hint = did_you_mean(keyword.arg, parameters, self._where(keyword.arg))
+                hint = did_you_mean(keyword.arg, parameters, self.where(keyword.arg))
                 raise self._wrong(text, f"{name} has no argument {keyword.arg!r}; it has {listed}", hint)
             arguments[keyword.arg] = keyword.value
         return Call(
@@ -564,12 +558,12 @@ class Grammar:
             },
         )
 
-    def _where(self, argument: str) -> str:
+    def where(self, argument: str) -> str:
         """Where an argument is that a call does not have; empty where it is nowhere."""
-        if argument in self.elsewhere:
-            return f"{argument} is a setting of its own."
         others = [name for name in self.factories if argument in self._parameters(name)]
-        return f"It is an argument of {join_with_or(others)}." if others else ""
+        if others:
+            return f"It is an argument of {join_with_or(others)}."
+        return f"{argument} is a setting of its own." if argument in self.elsewhere else ""
 
     def _from_text(self, holder: Call, name: str, text: str) -> Any:
         """An argument's value from a text, which needs no quotes where the argument takes a text."""
@@ -645,7 +639,7 @@ class Grammar:
         if not holders:
             names = {name: None for each in _calls(call) for name in self._parameters(each.name)}
             there = f"no argument {first!r}; it has {', '.join(names)}" if names else "no arguments"
-            hint = did_you_mean(first, names, self._where(first))
+            hint = did_you_mean(first, names, self.where(first))
             raise SettingError(
                 f"{named}: {said} has {there}. {hint}".rstrip(),
                 setting=named,

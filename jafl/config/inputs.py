@@ -1,6 +1,5 @@
 """The files that decide a run: what they hold, so that a run over a file that has changed is another run."""
 
-import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,6 @@ DATA = "dataset"  # under which the digest of the data set stands
 SHOWN = 12  # digits of a digest, where people read it
 
 
-def input_files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
-    """The files that settings name, by setting; one of a folder under ``setting/file``.
-
-    settings: of one run, those that it does not read at their defaults.
-    """
-    return calls.files(settings)
-
-
 def input_digests(settings: Settings, source: "Source") -> dict[str, str]:
     """{what: SHA-256} of everything that a run reads from files; as ``inputs`` of ``config.json``.
 
@@ -33,7 +24,7 @@ def input_digests(settings: Settings, source: "Source") -> dict[str, str]:
       source: its data set.
     """
     data = {} if source.digest is None else {DATA: source.digest}
-    files = input_files(vars(settings))
+    files = calls.files(vars(settings))
     return data | {what: checksums.file_checksum(path) for what, path in files.items() if path.is_file()}
 
 
@@ -45,7 +36,7 @@ def changed(settings: Mapping[str, Any], before: Mapping[str, str], now: Mapping
       before: its ``inputs``.
       now: the same of today.
     """
-    files = input_files(settings)
+    files = calls.files(settings)
     lines = []
     for what in dict.fromkeys([*before, *now]):
         old, new = before.get(what), now.get(what)

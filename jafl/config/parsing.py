@@ -31,12 +31,6 @@ def split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def whole_number_in(setting: str, text: str) -> int:
-    """A whole number; SettingError for anything else."""
-    require(re.fullmatch(r"[+-]?\d+", text.strip()), setting, text, "a whole number")
-    return int(text)
-
-
 def labels_in(setting: str, text: str) -> list[int]:
     """``0-3,7`` as [0, 1, 2, 3, 7]."""
     labels: list[int] = []

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,18 +11,14 @@ from jafl.base.errors import SettingError, choose, refusal, require, seed_number
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, presets, readers, world
 from jafl.config.arms import Arms, Override
-from jafl.config.builders import filled_in, make_dropout
 from jafl.config.builders.algorithm import build_rule
-from jafl.config.builders.data import PRECISIONS, precision_of, split_of
+from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
+from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
-from jafl.config.parsing import items, whole_number_in
-from jafl.config.readers import Unread
-from jafl.config.settings import (
-    DEFAULTS,
-    VARYING,
-    Settings,
-)
+from jafl.config.grammar import DEFAULT
+from jafl.config.parsing import items
+from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
 
@@ -59,6 +55,14 @@ def _resolved(arms: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
     ]
 
 
+class Unread(NamedTuple):
+    """A setting that is given and that no run reads: its name and value, and sentences on why."""
+
+    setting: str
+    value: Any
+    reason: str
+
+
 def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> list[Unread]:
     """The settings that are given and that no run reads; none where an arm cannot work, which is refused for itself.
 
@@ -74,29 +78,51 @@ def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str]
             runs += [resolve_run(arm, arm.algorithm, 0, alone=len(arms) == 1) for arm in arms.values()]
         except SettingError:
             return []
-    return readers.unread(given_arms, runs, given)
+    entries = []
+    for name in readers.OF_SOME_RUNS:
+        values = [arm.value(name) for arm in given_arms]
+        said = [value for value in values if name in given or value != default_of(name)]
+        reasons = [readers.why_unread(name, run) for run in runs]
+        if said and all(reasons):
+            entries.append(Unread(name, said[0], " ".join(dict.fromkeys(reasons))))
+    return entries + [each for name in calls.CALLS for each in _unread_arguments(name, given_arms, runs)]
 
 
-def refuse_unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> None:
-    """Raises SettingError for a setting that is given and that no run reads; arguments as of ``unread``."""
-    readers.refuse(unread(comparisons, given))
+def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
+    """An entry for each argument that is given for a default call and that the call of no run has."""
+    grammar = calls.grammar(name)
+    read = [grammar.read(getattr(arm, name)) for arm in arms if grammar.has_default]
+    given = {
+        argument: value for call in read if call.name == DEFAULT for argument, value in call.arguments.items()
+    }
+    return [
+        Unread(calls.short_name(f"{name}.{argument}"), value, readers.why_not_had(name, argument, runs))
+        for argument, value in given.items()
+        if any(value != default for default in grammar.defaults(argument))
+        and not any(grammar.heeds(getattr(run, name), argument, value) for run in runs)
+    ]
+
+
+def refuse_unread(comparisons: Iterable[Mapping[str, Settings]]) -> None:
+    """Raises SettingError for a setting that is given and that no run reads; ``comparisons`` as of ``unread``."""
+    _refuse(unread(comparisons))
+
+
+def _refuse(unread_settings: Iterable[Unread]) -> None:
+    for each in unread_settings:
+        raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
 
 
 def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
     """Raises SettingError for a setting that is given or swept and that no run of a sweep reads.
 
-    conditions: (condition, the arms under it). What an override replaces under some condition counts as not swept.
+    conditions: (condition, the arms under it).
     """
     for name, value in (conditions[0][0] if conditions else {}).items():
         setting, dot, argument = calls.argument_path(name).partition(".")
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
-        calls.refuse_missing(setting, [text for text in texts if text is not None], argument, value)
-    swept = {
-        name
-        for name in (conditions[0][0] if conditions else ())
-        if all(value[name] in [arm.argument(name) for arm in arms.values()] for value, arms in conditions)
-    }
-    refuse_unread([arms for _, arms in conditions], swept)
+        calls.changed(setting, [text for text in texts if text is not None], argument, value)
+    refuse_unread([arms for _, arms in conditions])
 
 
 def without_unread(
@@ -130,7 +156,7 @@ def without_unread(
         path = calls.argument_path(each.setting)
         name, dot, argument = path.partition(".")
         if paths & {path, name}:
-            readers.refuse([each])
+            _refuse([each])
         text = getattr(settings, name)
         if text != DEFAULTS[name] and (not dot or calls.says(name, text, argument)):
             rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]
@@ -245,9 +271,7 @@ def listed_seeds(settings: Settings) -> list[int]:
 
     Raises SettingError if one is no whole number, too large, or there twice.
     """
-    seeds = [whole_number_in("seed", seed) for seed in items("seed", settings.seed)]
-    for seed in seeds:
-        seed_number("seed", seed)
+    seeds = [seed_number("seed", calls.literal(seed)) for seed in items("seed", settings.seed)]
     require(len(set(seeds)) == len(seeds), "seed", settings.seed, "a list without repetitions")
     return seeds
 

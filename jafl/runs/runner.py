@@ -9,7 +9,7 @@ from typing import Any
 from jafl import plots
 from jafl.base.errors import require
 from jafl.config.experiment import Experiment, make_experiments
-from jafl.config.settings import DECIDE_NOTHING, DECLARED, PLACES, Settings
+from jafl.config.settings import DECIDE_NOTHING, GROUP, PLACES, Settings
 from jafl.config.world import World
 from jafl.config.world import worlds as worlds_of_runs
 from jafl.records import EventSchedule
@@ -213,6 +213,9 @@ class _Runs:
             outcomes[-1] = dataclasses.replace(last, undrawn=(*last.undrawn, *undrawn))
         for line in [line for outcome in outcomes for line in outcome.undrawn]:
             show(line)
+        if outcomes and all(outcome.history is None for outcome in outcomes):
+            which = "the run was" if self.alone else f"all {len(outcomes)} runs were"
+            show(f"Nothing was left to train: {which} over before.")
         for line in tables.text(_rows(outcomes), self.settings.target_accuracy):
             show(line)
         for world in _worlds(outcome.experiment for outcome in outcomes):
@@ -368,9 +371,7 @@ def _write_comparison(
         **compared_schedules(schedules),
     }
     if not any(
-        DECLARED[name.partition(".")[0]].group in ("data", "partition")
-        for one in worlds
-        for name in one.settings
+        GROUP[name.partition(".")[0]] in ("data", "partition") for one in worlds for name in one.settings
     ):
         figures["label_split"] = lambda: label_split(federation)
     with part("pictures"):

@@ -150,9 +150,7 @@ class Rounds:
         return SettingError(
             f"The schedule starves in server step {number:,}{limit_note}, at time {self.now:g}: a round begins with "
             f"at least {needed} client{'s' * (needed > 1)} (min_reports), and of {self.world.num_clients} clients "
-            f"{', '.join(reasons)}. Lower min_reports, or let more clients take part{stop}.",
-            setting="min_reports",
-            value=needed,
+            f"{', '.join(reasons)}. Lower min_reports, or let more clients take part{stop}."
         )
 
     # One round.

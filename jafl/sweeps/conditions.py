@@ -13,8 +13,8 @@ from jafl.config.grammar import Call
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
-    DECLARED,
     DEFAULTS,
+    GROUP,
     Settings,
     filled_by_preset,
     in_world,
@@ -34,7 +34,7 @@ OF_THE_ALGORITHM = ("protocol", "protocol.replace_lost")
 # In these, runs of several arms may differ and still be compared: what makes the algorithm, and what is measured.
 OF_AN_ARM = (
     "algorithm",
-    *(name for name, declared in DECLARED.items() if declared.group in ("server", "output")),
+    *(name for name, group in GROUP.items() if group in ("server", "output")),
 )
 USUAL = "the usual ones"
 
@@ -171,7 +171,7 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
     commands = _commands(runs)
     if len(commands) == 1:
         return []
-    from jafl.config.readers import is_read  # imports JAX, which the list of experiments does without
+    from jafl.config.readers import why_unread  # imports JAX, which the list of experiments does without
 
     settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
     differing = []
@@ -182,7 +182,8 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
             frozenset(
                 same(run.config.get(name))
                 for run in command
-                if is_read(calls.setting_of(name), settings[run.path]) and _has(settings[run.path], name)
+                if not why_unread(calls.setting_of(name), settings[run.path])
+                and _has(settings[run.path], name)
             )
             for command in commands
         }

@@ -18,10 +18,10 @@ from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.config import arms as all_arms
 from jafl.config import calls, grid
 from jafl.config.arms import Arms, Override
-from jafl.config.builders import make_client_optimizer, make_server_optimizer
+from jafl.config.builders.algorithm import make_client_optimizer, make_server_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.inputs import changed, input_digests, input_files
+from jafl.config.inputs import changed, input_digests
 from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
@@ -134,6 +134,8 @@ def run_sweep(
                 run_options.show(
                     "Runs that train in one program are in one part. --runs_together=never, in all parts, parts them."
                 )
+        if own.requested and all(map(is_closed, own.requested)):
+            run_options.show(f"Nothing is left to train: all {len(own.requested)} runs are over.")
         interrupted = run_pending(own, run_options, processes)
         return _end(runs, own.requested, baseline, run_options, interrupted, clock)
 
@@ -288,7 +290,7 @@ def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) ->
         except DamagedRun:
             continue
         before = config.get("inputs")
-        if not before or (what := f"{before} {list(input_files(config).items())}") in known:
+        if not before or (what := f"{before} {list(calls.files(config).items())}") in known:
             continue
         known.add(what)
         run = Settings.from_mapping({name: config[name] for name in DEFAULTS if name in config} | places)
@@ -299,7 +301,7 @@ def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) ->
 def _arm_overrides(content: Mapping[str, Any]) -> dict[str, list[Any]]:
     """{a name for an arm's overrides: these, in their order}, of a ``sweep.json``."""
     overrides: dict[str, list[Any]] = {}
-    for override in all_arms.overrides_in(content):
+    for override in content.get("overrides", []):
         name = f"overrides of {override['label'] or 'all arms'}"
         overrides.setdefault(name, []).append((override["condition"], override["settings"]))
     return overrides

@@ -112,7 +112,7 @@ ROWS = {
     "config sweep wrong kind": from_config(config(sweep={"delay.mean": ["x"]}), "delay.mean is 'x' ... a number"),
     "config sweep no list": from_config(config(sweep={"delay.mean": 1}), "delay.mean in sweep of c.json is 1 ... a list"),
     "config sweep unread": from_config(
-        config(sweep={"protocol.deadline": [0.1]}), "protocol.deadline is 0.1 ... here protocol is asynchronous", "--client_trips=500"
+        config(sweep={"protocol.deadline": [0.1]}), "protocol.deadline is 0.1 ... protocol is asynchronous, without deadline", "--client_trips=500"
     ),
     "config sweep of another call": from_config(
         config(sweep={"partition.alpha": [0.1]}), "partition.alpha: iid has no argument 'alpha'", "--partition=iid"
@@ -191,7 +191,7 @@ ROWS = {
     "windows without a file": Row({"w.csv": WINDOWS}, "--availability=read_availability", "read_availability lacks its argument path"),
     "windows of another path": presence(WINDOWS, "availability.path is 'u.csv' ... left out where availability says it, too", more="--availability.path=u.csv"),
     "windows ending": presence(WINDOWS, "'w.txt' ... must end in .csv or .npz", "w.txt"),
-    "windows are over": presence(WINDOWS, "The schedule starves at time ... 2 will never be there again (availability)"),
+    "windows are over": presence(WINDOWS, "Error: The schedule starves at time ... 2 will never be there again (availability)"),
     "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
     # Data sets
     "data not prepared": Row({}, "--dataset=mnist --data_dir=.", "mnist ... prepare"),
@@ -216,8 +216,8 @@ ROWS = {
     "resume with --overwrite": Row(
         {"o/config.json": config()}, "resume o --overwrite", "resume has no flag 'overwrite'"
     ),
-    "resume with --dry_run": Row(
-        {"o/config.json": config()}, "resume o --dry_run", "resume has no flag 'dry_run'"
+    "resume with --report": Row(
+        {"o/config.json": config()}, "resume o --report=o", "resume has no flag 'report'"
     ),
     "sweep in a run": Row(
         {"o/config.json": config()}, "sweep delay.mean=1,2 --output_dir=o", "output_dir is 'o' ... already holds a run"
@@ -272,7 +272,7 @@ ALONE = {
     "benchmark report": Row({"a/x": ""}, "benchmark clients --report=a", "benchmark has no flag 'report' ... report is a command"),
     "benchmark experiment": Row({}, "benchmark clients --experiment=list", "benchmark has no flag 'experiment'"),
     "benchmark forecast": Row({}, "benchmark clients --forecast=h100", "benchmark has no flag 'forecast'"),
-    "benchmark dry run": Row({}, "benchmark clients --dry_run", "benchmark has no flag 'dry_run'"),
+    "benchmark with a report": Row({}, "benchmark clients --report=o", "benchmark has no flag 'report'"),
     "benchmark trackers": Row({}, "benchmark clients --trackers=csv", "benchmark has no flag 'trackers'"),
     "benchmark processes": Row({}, "benchmark clients --processes=2", "benchmark has no flag 'processes'"),
     "benchmark algorithm": Row({}, "benchmark clients --algorithm=fedbuf", "algorithm is 'fedbuf' ... 'fedbuff'"),

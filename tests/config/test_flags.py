@@ -6,6 +6,7 @@ import shlex
 import pytest
 from in_process import assert_refused, command
 
+from jafl.base.errors import SettingError
 from jafl.cli import command_help, command_line, given
 from jafl.cli.commands import COMMANDS
 from jafl.cli.declared_flags import FLAGS
@@ -27,7 +28,7 @@ def test_every_flag_is_read_by_a_command_and_every_command_reads_declared_flags(
     assert read == {*TYPES, *SHORT_NAMES, *FLAGS}
     for each in COMMANDS.values():
         assert len(set(each.flags)) == len(each.flags)
-        assert each.word in ("", *each.flags) and bool(each.word) == bool(each.most_words)
+        assert each.word in ("", *each.flags) and bool(each.word) == bool(each.words)
 
 
 def test_every_command_has_an_act_and_help_with_examples_that_are_read():
@@ -38,9 +39,20 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
             assert words in command_help.of_command(each, "python run.py")
 
 
+def test_a_flag_behind_a_flag_file_takes_the_place_of_that_in_the_file(tmp_path, monkeypatch):
+    (tmp_path / "flags.txt").write_text("--seed=1\n--noevaluate_clients\n")
+    monkeypatch.chdir(tmp_path)
+    asked = given.read("run.py", ["--flagfile=flags.txt", "--seed=2", "--evaluate_clients"])
+    assert asked.settings() == {"seed": "2", "evaluate_clients": True}
+    for typed in ("--seed=2 --flagfile=flags.txt", "--evaluate_clients --flagfile flags.txt"):
+        with pytest.raises(SettingError, match="stands before --flagfile, whose file has it, too"):
+            given.read("run.py", typed.split())
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
+        ("--seed=1 --seed=2", "--seed is given twice. Write it once."),
         ("--scale=desk", "training has no flag 'scale'; only experiment, plan and forecast read it."),
         ("--manual_dir=x", "training has no flag 'manual_dir'; only prepare reads it."),
         (
@@ -51,8 +63,8 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
         ("prepare mnist --delay.shape=3", "prepare has no flag 'delay.shape'; only training, sweep"),
         ("benchmark list --experiment=list", "experiment is a command: write experiment first"),
         ("--resume", "resume is a command: write resume first, as in resume runs/001."),
-        ("--dry_run", "training has no flag 'dry_run'; plan is a command"),
-        ("--nodry_run", "training has no flag 'nodry_run'; plan is a command"),
+        ("--report=runs", "training has no flag 'report'; report is a command"),
+        ("--noreport", "training has no flag 'noreport'; report is a command"),
         ("plan --scale=paper", "scale is 'paper', but must be left out without --experiment."),
         (
             "plan --experiment=fedbuff_fig7 --pictures=all",
@@ -147,8 +159,8 @@ def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps(content))
     said = command(["--config=c.json", "--concurrency=500"], tmp_path)
     for warning in (
-        "Warning: split.server_classes is [1] in c.json, but no run reads it: only where split.server_examples is ",
-        "Warning: protocol.deadline is 2.0 in c.json, but no run reads it: only where protocol is synchronous; ",
+        "Warning: split.server_classes is [1] in c.json, but no run reads it. split.server_examples is left out.",
+        "Warning: protocol.deadline is 2.0 in c.json, but no run reads it. protocol is asynchronous, without",
     ):
         assert warning in said.text
     assert "concurrency is 500" in said.text
@@ -204,3 +216,9 @@ def test_an_argument_that_the_call_in_a_config_file_does_not_have_is_refused(tmp
         command(["--config=c.json", "--partition.alpha=0.3"], tmp_path),
         "partition.alpha: iid has no argument 'alpha'; it has seed. It is an argument of dirichlet.",
     )
+
+
+def test_help_shows_no_markup_of_docstrings():
+    for setting in ("client_optimizer", "server_optimizer", "delay", "protocol", "model"):
+        text = command_help.of(setting, "python run.py")
+        assert "`" not in text and "optax.scale_by_learning_rate" in text + command_help.of("sgd", "")

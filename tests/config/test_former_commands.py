@@ -62,7 +62,9 @@ COMMANDS = {
 
 def settings_of(text):
     """The settings of a command."""
-    return Settings.from_mapping(given.read("run.py", [*SHARED, *shlex.split(text)]).settings())
+    return Settings.from_mapping(
+        given.read("run.py", [*dict.fromkeys([*SHARED, *shlex.split(text)])]).settings()
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,19 +11,23 @@ from tiers import in_tiers
 
 from jafl import data
 from jafl.base.errors import SettingError
-from jafl.config import builders, readers
+from jafl.config import readers
+from jafl.config.builders.algorithm import make_client_work, make_rule, make_server_optimizer
+from jafl.config.builders.data import filled_in, make_federation, make_inputs, make_source
+from jafl.config.builders.model import make_model
+from jafl.config.builders.schedule import make_schedule
 from jafl.config.calls import CALLS, grammar
 from jafl.config.declaration import WITH_NEXT_TOKENS
 from jafl.config.experiment import _evaluation_steps, make_experiments
 from jafl.config.resolution import refuse_unread, resolve_run, without_unread
-from jafl.config.settings import DECLARED, TYPES, Settings, default_of
+from jafl.config.settings import GROUP, TYPES, Settings, default_of
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 60, "num_clients": 15, "concurrency": 10}
 ACE = {"algorithm": "ace", "concurrency": None}
 
 # Settings that no run of theirs reads, and parts of the message.
-OF_EVENTS = "protocol is asynchronous, open_arrivals or synchronous; here protocol is drawn_staleness"
+OF_EVENTS = "protocol is drawn_staleness, which has no "
 UNREAD = {
     "availability": (
         {"protocol": "drawn_staleness", "concurrency": None, "availability": "diurnal"},
@@ -35,33 +39,41 @@ UNREAD = {
     ),
     "split.server_classes": (
         {"split.server_classes": [1]},
-        ["split.server_examples is given; here split.server_examples is left out"],
+        ["split.server_examples is left out."],
     ),
-    "data_dir": ({"data_dir": "x"}, ["here dataset is digits"]),
+    "data_dir": ({"data_dir": "x"}, ["dataset is digits, which has no data_dir."]),
     "split.test_fraction": (
         {"dataset": "femnist/leaf", "split.test_fraction": 0.1},
-        ["here dataset is femnist/leaf"],
+        ["dataset is femnist/leaf, which has no test_fraction."],
     ),
     "split.seed": (
         {"dataset": "femnist/leaf", "split.seed": 3},
-        ["split.folds is given", "none of these is given"],
+        ["dataset is femnist/leaf, and none of split.test_fraction", "or split.folds is given."],
     ),
     "protocol.cohort_size": (
         {"protocol.cohort_size": 3},
-        ["protocol is synchronous, tiered or polled; here protocol is asynchronous"],
+        [
+            "protocol is asynchronous, without cohort_size. It is an argument of synchronous, tiered or polled."
+        ],
     ),
     "buffer_size": (
         {"algorithm": "fedavg", "buffer_size": 3},
-        ["protocol is asynchronous, open_arrivals, drawn_staleness or queued; here protocol is synchronous"],
+        [
+            "protocol is synchronous, without buffer_size. "
+            "It is an argument of asynchronous, open_arrivals, drawn_staleness or queued."
+        ],
     ),
     "concurrency": (
         {"algorithm": "fedavg", "protocol.cohort_size": 3},
-        ["here protocol is synchronous"],
+        ["protocol is synchronous, without concurrency."],
     ),
-    "model.channels": ({"model": "default", "model.channels": [4]}, ["model is cnn; here model is mlp"]),
+    "model.channels": (
+        {"model": "default", "model.channels": [4]},
+        ["model is mlp, without channels. It is an argument of cnn."],
+    ),
     "server_optimizer.b1": (
         {"server_optimizer.b1": 0.5},
-        ["server_optimizer is adam, yogi, reddi_adam", "here server_optimizer is sgd"],
+        ["server_optimizer is sgd, without b1. It is an argument of adam, yogi, reddi_adam"],
     ),
 }
 
@@ -72,7 +84,7 @@ def test_what_no_run_reads_is_refused_with_the_reason(row):
     with pytest.raises(SettingError) as refused:
         make_experiments(Settings.from_mapping({**SMALL, **changes}))
     assert refused.value.setting == row
-    assert "must be left out: no run reads it. It is read only where " in str(refused.value)
+    assert "must be left out: no run reads it. " in str(refused.value)
     for part in parts:
         assert part in str(refused.value)
 
@@ -320,28 +332,28 @@ def resolved(settings):
 
 @functools.lru_cache(maxsize=200)
 def source_of(written):
-    return builders.make_source(Settings(**json.loads(written)))
+    return make_source(Settings(**json.loads(written)))
 
 
 def ingredients(settings):
     """All that a run is made of, as text: equal for settings that make the same run."""
     run = resolve_run(settings, settings.algorithm, int(settings.seed))
-    asked = {name: getattr(run, name) for name in TYPES if DECLARED[name].group in ("data", "partition")}
+    asked = {name: getattr(run, name) for name in TYPES if GROUP[name] in ("data", "partition")}
     source = source_of(json.dumps(asked | {"seed": run.seed}))
-    run = readers.as_read(builders.filled_in(run, source))
-    federation = builders.make_federation(run, source, int(run.seed))
-    model, inputs = builders.make_model(run, source), builders.make_inputs(run, source)
-    rule = builders.make_rule(run)
-    schedule = builders.make_schedule(
+    run = readers.as_read(filled_in(run, source))
+    federation = make_federation(run, source, int(run.seed))
+    model, inputs = make_model(run, source), make_inputs(run, source)
+    rule = make_rule(run)
+    schedule = make_schedule(
         run, federation.num_examples, initial_round=rule.build().initial_round, model_bytes=2600.0
     )
-    work = builders.make_client_work(run, model)
+    work = make_client_work(run, model)
     arrays = [*vars(schedule).values(), *vars(federation.partition).values(), source.x, source.test_x]
     arrays += [getattr(source, name) for name in ("y", "server_x", "validation_x")]
     arrays += vars(federation.held_out).values() if federation.held_out else []
     digest = [hash(np.asarray(array).tobytes()) for array in arrays if array is not None]
     of_work = {name: value for name, value in work.arguments.items() if name != "model"}
-    optimizer = builders.make_server_optimizer(run)
+    optimizer = make_server_optimizer(run)
     parts = (
         digest,
         model.module,
@@ -378,9 +390,9 @@ def test_a_setting_changes_a_run_that_reads_it_and_is_refused_elsewhere(row, req
             continue
         value = next(each for each in values if each != run.value(name))
         changed = base.changed({name: value})
-        if readers.is_read(name, run):
+        if not readers.why_unread(name, run):
             wrong += _changes_nothing(name, changed, before)
-        elif value != default_of(name) and not readers.is_read(name, resolved(changed)):
+        elif value != default_of(name) and readers.why_unread(name, resolved(changed)):
             with pytest.raises(SettingError, match="no run reads it"):
                 refuse_unread([{base.algorithm: changed}])
     assert not wrong

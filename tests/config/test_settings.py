@@ -9,14 +9,15 @@ import pytest
 
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.config import arms, calls, grid, presets
-from jafl.config.builders import make_partition, make_source
+from jafl.config.builders.data import make_partition, make_source
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.declaration import GROUPS
 from jafl.config.experiment import make_experiments
 from jafl.config.grammar import _kinds
 from jafl.config.settings import (
-    DECLARED,
+    FILLED_BY_PRESETS,
     FORMAT,
+    GROUP,
     HELP,
     NOT_SETTINGS,
     OF_FEDERATION,
@@ -33,12 +34,12 @@ from jafl.config.settings import (
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_setting_has_a_group_and_help(name):
-    assert DECLARED[name].group in GROUPS
+    assert GROUP[name] in GROUPS
     assert re.fullmatch(r"(?s)\S.*[.)]", HELP[name])
 
 
 def test_every_group_has_settings():
-    assert {declared.group for declared in DECLARED.values()} == set(GROUPS)
+    assert {*GROUP.values()} == {*GROUPS}
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)
@@ -55,7 +56,7 @@ def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule()
     for name in VARYING:
         setting, dot, path = calls.argument_path(name).partition(".")
         argument = path.rpartition(".")[2]
-        assert DECLARED[setting].group in ("training", "server", "privacy", "output", "run")
+        assert GROUP[setting] in ("training", "server", "privacy", "output", "run")
         if not dot:
             assert float in TYPES[name]
             continue
@@ -103,7 +104,7 @@ def test_what_presets_fill_in_and_what_varies():
         for setting in calls.CALLS
         for names in calls.grammar(setting).arguments().values()
         for argument in names
-        if filled_by_preset(f"{setting}.{argument}") and DECLARED[setting].preset is not True
+        if filled_by_preset(f"{setting}.{argument}") and setting in FILLED_BY_PRESETS
     }
     assert arguments == {
         "concurrency",
@@ -123,7 +124,7 @@ def test_what_presets_fill_in_and_what_varies():
         "client_work.local_epochs",
         "client_work.proximal",
     }
-    assert [name for name in TYPES if DECLARED[name].preset is True] == ["server_optimizer"]
+    assert filled_by_preset("server_optimizer.b1")
     assert filled_by_preset("server_learning_rate") and filled_by_preset("learning_rate")
     assert set(VARYING) == {
         "learning_rate",

@@ -18,7 +18,7 @@ from jafl.config.declaration import GROUPS, WORLD
 from jafl.config.experiment import make_experiments
 from jafl.config.readers import as_read
 from jafl.config.resolution import resolve, resolve_run
-from jafl.config.settings import DECLARED, FORMAT, OF_WORLD, Settings
+from jafl.config.settings import FORMAT, GROUP, OF_WORLD, Settings
 from jafl.config.world import worlds
 from jafl.runs import runner
 from jafl.runs.directory.reader import find_runs, read_json
@@ -104,7 +104,7 @@ def test_queues_share_the_world_of_others_unless_clients_fail_or_leave():
     failing = SMALL.changed({"protocol.failure_rate": 0.2})
     error = refusal({"a": failing, "b": SMALL.changed(queues)})
     assert error.setting == "protocol.failure_rate"
-    assert "here protocol is queued" in str(error)
+    assert "protocol is queued, " in str(error)
 
 
 def test_values_that_differ_are_refused_and_delays_that_are_no_times_too():
@@ -243,4 +243,4 @@ def test_the_arms_of_an_experiment_share_a_world_or_its_file_says_why_not(name):
 
 
 def test_no_result_depends_on_the_flag():
-    assert DECLARED["different_worlds"].group == "run"
+    assert GROUP["different_worlds"] == "run"

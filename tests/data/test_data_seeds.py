@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jafl.config.builders import make_source
+from jafl.config.builders.data import make_source
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jafl.base.errors import SettingError
-from jafl.config.builders import filled_in, make_partition, make_source
+from jafl.config.builders.data import filled_in, make_partition, make_source
 from jafl.config.data_cache import DataCache
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings

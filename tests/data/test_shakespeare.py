@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jafl.base.errors import SettingError
-from jafl.config.builders import filled_in, make_source
+from jafl.config.builders.data import filled_in, make_source
 from jafl.config.settings import Settings
 from jafl.data import characters, python_source
 from jafl.data import shakespeare as source_of

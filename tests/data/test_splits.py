@@ -11,7 +11,7 @@ from refusals import refuses
 
 import jafl
 from jafl.base.errors import SettingError
-from jafl.config.builders import make_source
+from jafl.config.builders.data import make_source
 from jafl.config.settings import Settings
 from jafl.data import Federation, HeldOut, Partition, Source, federate, hold_out, iid, labels_per_client
 from jafl.data.splits import (

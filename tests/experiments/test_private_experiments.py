@@ -8,7 +8,7 @@ from experiments.papers.fedbuff import fedbuff_fig4 as fig4
 from experiments.papers.fedbuff import fedbuff_fig8 as fig8
 from experiments.papers.fedbuff import fedbuff_table3 as table3
 from experiments.papers.ours import privacy_of_schedules
-from jafl.config.builders import make_source
+from jafl.config.builders.data import make_source
 from jafl.config.settings import Settings
 from jafl.privacy.amplified import amplified_epsilon
 

@@ -17,8 +17,8 @@ from tiers import in_tiers
 import jafl
 from jafl.base.array_files import write_archive
 from jafl.base.errors import SettingError
-from jafl.config.builders import make_model
-from jafl.config.inputs import input_files
+from jafl.config import calls
+from jafl.config.builders.model import make_model
 from jafl.config.settings import Settings
 from jafl.models.freezing import merged, paths
 
@@ -364,7 +364,7 @@ def test_as_a_setting(tmp_path):
     params = model.init(KEY, x)
     assert [*params["adapters"]] == ["layer_0_query"]
     np.testing.assert_array_equal(model.apply(params, x), base.apply(before, x))
-    assert input_files(vars(settings))["model.params"] == file
+    assert calls.files(vars(settings))["model.params"] == file
     assert settings.changed({"model.rank": 3}).argument("model.rank") == 3
     with pytest.raises(SettingError, match="asks for the next token at each place"):
         make_model(Settings(model="lora(softmax, rank=2, targets='dense')"), source)

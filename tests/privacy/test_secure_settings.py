@@ -6,7 +6,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl import rules
-from jafl.config import builders
+from jafl.config.builders.algorithm import make_rule
 from jafl.config.experiment import make_experiments
 from jafl.config.resolution import resolve_run
 from jafl.config.settings import Settings
@@ -23,7 +23,7 @@ SMALL = {
 
 def rule_of(**changes) -> jafl.Specification:
     settings = Settings(**{**SMALL, **changes})
-    return builders.make_rule(resolve_run(settings, settings.algorithm, 3))
+    return make_rule(resolve_run(settings, settings.algorithm, 3))
 
 
 def test_settings_make_the_rule():

@@ -10,10 +10,10 @@ from run_again import at_step, contents, ctrl_c, quiet
 from runs_by_hand import write_run
 
 from jafl.base.errors import SettingError
-from jafl.config import grid
+from jafl.config import calls, grid
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.inputs import input_digests, input_files
+from jafl.config.inputs import input_digests
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import find_runs
@@ -60,11 +60,11 @@ def over(tmp_path, name):
 def test_what_lies_in_a_folder_counts_file_by_file(tmp_path):
     for name in ("config.json", "model.safetensors", "vocab.txt", "notes.txt"):
         (tmp_path / name).write_text(name)
-    files = input_files({"model": "sent140_lstm(embeddings_file='~/glove.txt')", "delay": "gamma"})
+    files = calls.files({"model": "sent140_lstm(embeddings_file='~/glove.txt')", "delay": "gamma"})
     assert list(files) == ["model.embeddings_file"]
     assert "~" not in str(files["model.embeddings_file"])
     settings = dataclasses.replace(SMALL, model=f"bert(model_dir={str(tmp_path)!r})")
-    assert list(input_files(vars(settings))) == [
+    assert list(calls.files(vars(settings))) == [
         "model.model_dir/config.json",
         "model.model_dir/model.safetensors",
         "model.model_dir/vocab.txt",
@@ -82,7 +82,7 @@ def test_a_law_is_no_file_though_one_is_called_so(tmp_path, monkeypatch):
     (tmp_path / "gamma").write_text("x")
     (tmp_path / "once_per_client(gamma)").write_text("x")
     for law in ("gamma", "once_per_client(gamma)"):
-        assert input_files({**vars(SMALL), "delay": law}) == {}
+        assert calls.files({**vars(SMALL), "delay": law}) == {}
 
 
 @pytest.mark.parametrize("name", WRITERS)

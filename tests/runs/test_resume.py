@@ -75,8 +75,10 @@ def test_data_may_have_moved_meanwhile(whole, stopped, tmp_path):
 
 def test_a_run_that_is_over_is_left_as_it_is(whole):
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in whole.rglob("*")}
-    (outcome,) = quiet(SMALL, whole, resume=True)
+    said = []
+    (outcome,) = quiet(SMALL, whole, resume=True, show=said.append)
     assert (outcome.status, outcome.history) == ("finished", None)
+    assert "Nothing was left to train: the run was over before." in said
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in whole.rglob("*")} == before
 
 

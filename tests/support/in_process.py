@@ -44,12 +44,14 @@ def command(arguments: Sequence[str], folder: str | os.PathLike[str]) -> Said:
 
 
 def with_base(base: str, typed: str) -> list[str]:
-    """The words of ``typed``: a command, then the flags of ``base`` if it trains, then its own."""
+    """The words of ``typed``: a command, then the other flags of ``base`` if it trains, then its own."""
     words = typed.split()
     leading = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     name = leading[0] if leading else ""
     trains = name not in COMMANDS or "seed" in COMMANDS[name].flags
-    return [*leading, *(base.split() if trains else []), *words[len(leading) :]]
+    own = {word.partition("=")[0] for word in words}
+    others = [flag for flag in base.split() if flag.partition("=")[0] not in own]
+    return [*leading, *(others if trains else []), *words[len(leading) :]]
 
 
 def assert_says(text: str, words: str) -> None:

@@ -114,9 +114,10 @@ def test_a_finished_sweep_runs_nothing_and_more_values_only_themselves(tmp_path)
         ("delay.sigma=0.5", {"seed": "0,1"}, ["delay.sigma=0.5/fedbuff-seed1"]),
     ):
         begun.clear()
-        changed = Settings(**{**settings.__dict__, **changes})
-        outcome = quiet(changed, sweep, tmp_path / "sweep", trackers=[count])
+        changed, said = Settings(**{**settings.__dict__, **changes}), []
+        outcome = quiet(changed, sweep, tmp_path / "sweep", trackers=[count], show=said.append)
         assert begun == new
+        assert ("Nothing is left to train: all 1 runs are over." in said) == (not new)
     content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert (content["sweep"], content["seed"]) == ({"delay.sigma": [0.5, 2.0]}, "0,1")
     assert [row["seeds"] for row in outcome.rows] == [2, 1]
@@ -239,9 +240,7 @@ def test_a_sweep_of_arms_goes_on_with_the_same_ones_only(armed, tmp_path):
     shutil.copytree(armed[0], tmp_path / "sweep")
     before = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     del before["digests"]  # which earlier versions did not write
-    before["refinements"] = before.pop("overrides")  # their name there
     (tmp_path / "sweep" / "sweep.json").write_text(json.dumps(before))
-    assert reader.swept(tmp_path / "sweep")["overrides"] == before["refinements"]
     outcome = quiet(settings, sweep, tmp_path / "sweep", arms={**ARMS, **more}, overrides=OVERRIDES)
     assert outcome.statuses == {"finished": 16}
     content = json.loads((tmp_path / "sweep" / "sweep.json").read_text())

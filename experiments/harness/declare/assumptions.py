@@ -7,7 +7,8 @@ from typing import Any
 from experiments.harness.declare.assumed import BASE_SIZES, NAMES, assumed_model, assumed_source
 from jafl.base.errors import SettingError
 from jafl.config import calls
-from jafl.config.builders import make_model, make_source
+from jafl.config.builders.data import make_source
+from jafl.config.builders.model import make_model
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.data import Source

@@ -5,8 +5,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, require
 from jafl.config import calls
-from jafl.config.builders.privacy import make_private
-from jafl.config.builders.secure import make_secure
+from jafl.config.builders.privacy import protected
 from jafl.config.grammar import Call
 from jafl.config.settings import Settings
 from jafl.models import Model
@@ -36,9 +35,7 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
     rule: Specification = grammar.make(settings.algorithm, **supplied)
     allowed = "a factory of a rule: a function with @jafl.specification that returns a jafl.Rule"
     require(isinstance(rule, Specification), "algorithm", settings.algorithm, allowed)
-    if settings.secure_aggregation is not None:
-        rule = make_secure(rule, settings)
-    return rule if settings.privacy is None else make_private(rule, settings)
+    return protected(rule, settings)
 
 
 def build_rule(settings: Settings) -> Rule:

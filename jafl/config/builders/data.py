@@ -109,7 +109,7 @@ def _named_source(settings: Settings, split: Split, read: Callable[..., Source] 
         "validation_fraction": split.validation_fraction,
         "data_seed": split.seed,
     }
-    parameters = _parameters(settings)
+    parameters = source_parameters(settings)
     supplied = {name: value for name, value in known.items() if name in parameters and value is not None}
     if read is not None:
         return read(settings.dataset_name, **supplied, **grammar("dataset").read(settings.dataset).arguments)
@@ -163,18 +163,14 @@ def data_seed(settings: Settings) -> int:
     seed: int | None = settings.argument("split.seed")
     if seed is not None:
         return seed
-    own = _parameters(settings).get("data_seed")
+    own = source_parameters(settings).get("data_seed")
     return 0 if own is None else own.default
 
 
-def _source_factory(settings: Settings) -> Callable[..., Source]:
-    dataset = grammar("dataset")
-    return dataset.factory(dataset.read(settings.dataset).name)
-
-
-def _parameters(settings: Settings) -> Mapping[str, inspect.Parameter]:
+def source_parameters(settings: Settings) -> Mapping[str, inspect.Parameter]:
     """The parameters of the data set's function, by name."""
-    return inspect.signature(_source_factory(settings)).parameters
+    dataset = grammar("dataset")
+    return inspect.signature(dataset.factory(dataset.read(settings.dataset).name)).parameters
 
 
 def make_federation(settings: Settings, source: Source, seed: int) -> Federation:

@@ -1,49 +1,79 @@
-"""A rule with differential privacy, from settings."""
+"""A rule with differential privacy, or under secure aggregation, from settings."""
 
+from collections.abc import Callable
 from typing import Any
 
 from jafl.base.errors import SettingError, require, seed_number
 from jafl.config import calls
 from jafl.config.settings import Settings
 from jafl.privacy.private import private
+from jafl.privacy.secure import secure
 from jafl.specifications import Specification
 
 
-def make_private(rule: Specification, settings: Settings) -> Specification:
-    """``rule``, of a resolved run that is private, with privacy.
+def protected(rule: Specification, settings: Settings) -> Specification:
+    """``rule``, of a resolved run, under secure aggregation and with privacy, as far as the settings ask for them.
 
     Raises:
       SettingError: for a number out of its range, or an algorithm that is not eligible; by the setting's name.
     """
-    assert settings.privacy is not None
-    decomposed = "0 where privacy is given: clipped updates are not linear in the gradients"
-    require(settings.decompose_steps == 0, "decompose_steps", settings.decompose_steps, decomposed)
-    arguments = calls.grammar("privacy").given(settings.privacy)
-    noise = "given, or noise_multiplier in its place, how much noise there is"
-    given = arguments["epsilon"] is not None or arguments["noise_multiplier"] is not None
-    require(given, "privacy.epsilon", None, noise)
-    arguments["noise_seed"] = _noise_seed(arguments.get("noise_seed"), settings)
+    if settings.secure_aggregation is not None:
+        rule = _made("secure_aggregation", secure, rule, _secure_arguments(settings), settings)
+    if settings.privacy is not None:
+        rule = _made("privacy", private, rule, _private_arguments(settings), settings)
+    return rule
+
+
+def _made(
+    setting: str,
+    factory: Callable[..., Specification],
+    rule: Specification,
+    arguments: dict[str, Any],
+    settings: Settings,
+) -> Specification:
+    count, what = settings.decompose_steps, "clipped" if setting == "privacy" else "rounded"
+    allowed = f"0 where {setting} is given: {what} updates are not linear in the gradients"
+    require(count == 0, "decompose_steps", count, allowed)
     try:
-        return private(rule, **arguments, data_in_schedule=_data_in_schedule(settings))
+        return factory(rule, **arguments)
     except SettingError as error:
-        raise in_private_settings(error, settings) from None
+        raise in_settings(error, settings, setting) from None
 
 
-def _noise_seed(noise_seed: int | None, settings: Settings) -> int | None:
-    """A number below 2^64 for each pair of noise seed and run's seed: runs with other seeds have other noise."""
-    if noise_seed is None:
-        return None
-    return (seed_number("privacy.noise_seed", noise_seed) << 32) + int(settings.seed)
+def _secure_arguments(settings: Settings) -> dict[str, Any]:
+    arguments = calls.grammar("secure_aggregation").given(str(settings.secure_aggregation))
+    own, others = arguments.get("clip_norm"), settings.argument("privacy.clip_norm")
+    allowed = (
+        "given where there is no privacy" if others is None else f"left out, or that of privacy, {others}"
+    )
+    fits = own is not None if others is None else own in (None, others)
+    require(fits, "secure_aggregation.clip_norm", own, allowed)
+    return {**arguments, "clip_norm": own or others, "seed": int(settings.seed)}
 
 
-def in_private_settings(error: SettingError, settings: Settings) -> SettingError:
-    """A refusal of an argument of ``private`` as one of the setting that fills it; any other one as it is."""
-    if settings.privacy is None:
-        return error
-    if error.setting == "rule":
-        return error.within(f"algorithm is {settings.algorithm_name}, with privacy", "algorithm")
-    is_own: Any = calls.grammar("privacy").has(settings.privacy, error.setting)
-    return error.of(f"privacy.{error.setting}") if is_own else error
+def _private_arguments(settings: Settings) -> dict[str, Any]:
+    arguments = calls.grammar("privacy").given(str(settings.privacy))
+    given = arguments["epsilon"] is not None or arguments["noise_multiplier"] is not None
+    allowed = "given, or noise_multiplier in its place, how much noise there is"
+    require(given, "privacy.epsilon", None, allowed)
+    if (own := arguments.get("noise_seed")) is not None:
+        # A number below 2^64 for each pair of noise seed and run's seed: runs with other seeds have other noise.
+        arguments["noise_seed"] = (seed_number("privacy.noise_seed", own) << 32) + int(settings.seed)
+    return {**arguments, "data_in_schedule": _data_in_schedule(settings)}
+
+
+def in_settings(error: SettingError, settings: Settings, *names: str) -> SettingError:
+    """A refusal of an argument of ``private`` or ``secure`` under its setting's name; any other one as it is.
+
+    names: the settings that it may be of, ``privacy`` and ``secure_aggregation``.
+    """
+    for setting in names:
+        text = getattr(settings, setting)
+        if text is not None and error.setting == "rule":
+            return error.within(f"algorithm is {settings.algorithm_name}, with {setting}", "algorithm")
+        if text is not None and calls.grammar(setting).has(text, error.setting):
+            return error.of(f"{setting}.{error.setting}")
+    return error
 
 
 def _data_in_schedule(settings: Settings) -> tuple[str, ...]:

@@ -61,6 +61,8 @@ def make_schedule(
     except SettingError as refused:
         # What the factory itself says of the other settings, before it was said of the protocol.
         error = refused.__cause__ if isinstance(refused.__cause__, SettingError) else refused
+        if not error.setting:  # as of a schedule that starves: it says itself which settings may be at fault
+            raise error from None
         place, _, argument = error.setting.partition("'s ")
         if place == "the availability":
             raise error.of(f"availability.{argument}") from error

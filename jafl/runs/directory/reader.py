@@ -12,7 +12,6 @@ import numpy as np
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError
 from jafl.config import calls
-from jafl.config.arms import overrides_in
 from jafl.config.settings import FORMAT, Settings
 from jafl.records import EventSchedule
 from jafl.runs.directory import digests
@@ -210,7 +209,7 @@ def swept(output_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
 def swept_in(content: Mapping[str, Any]) -> dict[str, Any]:
     """What the content of a ``sweep.json`` crosses, as ``swept`` returns it; empty if it is of a run."""
     crossed = {name: content[name] for name in ("sweep", "arms") if name in content}
-    return crossed | ({"overrides": overrides} if (overrides := overrides_in(content)) else {})
+    return crossed | ({"overrides": content["overrides"]} if content.get("overrides") else {})
 
 
 def read_schedule(path: str | os.PathLike[str]) -> EventSchedule:
