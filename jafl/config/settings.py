@@ -356,7 +356,7 @@ VARYING = (
 FILLED_BY_PRESETS: dict[str, tuple[str, ...]] = {
     "protocol": (
         *("protocol", "restart", "concurrency", "tasks", "buffer_size", "cohort_size", "staleness_limit"),
-        *("too_stale", "cancel_at_step", "step_when", "step_every"),
+        *("too_stale", "cancel_at_step", "step_when", "step_every", "interval", "download"),
     ),
     "client_optimizer": ("client_optimizer", "learning_rate"),
     "client_work": ("client_work", "local_steps", "local_epochs", "proximal"),

@@ -86,7 +86,8 @@ def _kind(run: Run, optimizer: Any, trains: np.ndarray, steps: Any) -> Any:
     leaves, structure = jax.tree.flatten((calls, run.params))
     kinds = tuple((getattr(leaf, "shape", ()), str(jnp.result_type(leaf))) for leaf in leaves)
     pairs = np.unique(trains) if steps is None else np.unique(np.stack([trains, steps]), axis=1)
-    kind = structure, kinds, pairs.tobytes(), run.schedule.num_steps, bool(jax.config.jax_enable_x64)
+    config: Any = jax.config
+    kind = structure, kinds, pairs.tobytes(), run.schedule.num_steps, config.jax_enable_x64
     try:
         hash(kind)
     except TypeError:
