@@ -359,7 +359,7 @@ FILLED_BY_PRESETS: dict[str, tuple[str, ...]] = {
         *("too_stale", "cancel_at_step", "step_when", "step_every", "interval", "download"),
     ),
     "client_optimizer": ("client_optimizer", "learning_rate"),
-    "client_work": ("client_work", "local_steps", "local_epochs", "proximal"),
+    "client_work": ("client_work", "local_steps", "local_epochs", "proximal", "compression"),
 }
 # What decides, with the run's seed, which examples there are and who holds them.
 OF_FEDERATION = (

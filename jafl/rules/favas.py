@@ -97,7 +97,7 @@ def _check(schedule: EventSchedule) -> None:
     if schedule.local_steps is None or not from_poll_to_poll:
         raise SettingError(
             "favas needs clients that train from poll to poll, and numbers of their local steps. Make the schedule "
-            "by jafl.polled(cohort_size=..., interval=..., ...), on the command line --protocol=polled, with the "
+            "by polled(cohort_size=..., interval=..., ...), on the command line --protocol=polled, with the "
             "client work's local_steps='scheduled'.",
             setting="protocol",
         )

@@ -109,7 +109,7 @@ def _check(schedule: EventSchedule, tiers: int) -> None:
         return
     has = f"the schedule has {found}" if found else "the schedule has none"
     raise SettingError(
-        f"fedat needs rounds of {tiers} tiers, but {has}. Make the schedule by jafl.tiered(tiers={tiers}, "
+        f"fedat needs rounds of {tiers} tiers, but {has}. Make the schedule by tiered(tiers={tiers}, "
         f"cohort_size=..., ...), on the command line --protocol=tiered --protocol.tiers={tiers}, or give the rule "
         "the schedule's number of tiers, --algorithm.tiers.",
         setting="protocol.tiers",

@@ -69,7 +69,7 @@ def _check(schedule: EventSchedule) -> None:
     if not np.array_equal(schedule.download_version[order], before):
         raise SettingError(
             "quafl needs clients that train from poll to poll, and get the model from before the step of their poll. "
-            "Make the schedule by jafl.polled(download='before_step', cohort_size=..., interval=..., ...), on the "
+            "Make the schedule by polled(download='before_step', cohort_size=..., interval=..., ...), on the "
             "command line --protocol=polled --protocol.download=before_step.",
             setting="protocol",
         )

@@ -123,6 +123,7 @@ def test_what_presets_fill_in_and_what_varies():
         "local_steps",
         "client_work.local_epochs",
         "client_work.proximal",
+        "client_work.compression",
     }
     assert filled_by_preset("server_optimizer.b1")
     assert filled_by_preset("server_learning_rate") and filled_by_preset("learning_rate")

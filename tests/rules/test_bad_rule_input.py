@@ -172,17 +172,17 @@ WITHOUT_PROTOCOL = {
     "favas": (
         rules.favas(),
         {},
-        r"train from poll to poll, and numbers of their local steps. .*jafl.polled\(cohort_size=.*--protocol=polled",
+        r"train from poll to poll, and numbers of their local steps. .*polled\(cohort_size=.*--protocol=polled",
     ),
     "quafl": (
         rules.quafl(2),
         {"buffer_size": 2},
-        r"get the model from before the step of their poll. .*jafl.polled\(download='before_step'",
+        r"get the model from before the step of their poll. .*polled\(download='before_step'",
     ),
     "fedat": (
         rules.fedat(3),
         {},
-        r"rounds of 3 tiers, but the schedule has none. .*jafl.tiered\(tiers=3, cohort_size=.*--protocol=tiered",
+        r"rounds of 3 tiers, but the schedule has none. .*tiered\(tiers=3, cohort_size=.*--protocol=tiered",
     ),
     "routing of other clients": (
         rules.generalized_async_sgd((1, 2, 3)),

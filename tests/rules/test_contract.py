@@ -67,7 +67,7 @@ ROWS = {
     "asyncfeded": Row(rules.asyncfeded(1.0), rules.asyncfeded(2.0), 1),
     "cgad": Row(rules.cgad(0.1, 16.0), rules.cgad(0.3, 4.0), 4),
     "port": Row(rules.port(10.0, 1.0, 1.0), rules.port(5.0, 2.0, 3.0), 4),
-    "quafl": Row(rules.quafl(3), None, 3, {"protocol": jafl.polled, **POLLS, "download": "before_step"}),
+    "quafl": Row(rules.quafl(5), None, 5, {"protocol": jafl.polled, **POLLS, "download": "before_step"}),
     "ef21": Row(rules.ef21(), None, 4),
     "qafel": Row(
         rules.qafel(TOP_K, rules.staleness.polynomial(0.5)),

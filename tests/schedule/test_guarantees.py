@@ -68,7 +68,11 @@ ROUNDS = synchronous(
     num_clients=9, cohort_size=4, over_selection=0.5, delay=LAW_OF_ROUNDS, server_steps=20, seed=1
 )
 TRIP_COLUMNS = ("client", "trip", "download_version", "download_time", "arrival_time")
-COLUMNS = [field.name for field in dataclasses.fields(BUFFERED) if field.name[:4] not in ("num_", "conc")]
+COLUMNS = [
+    field.name
+    for field in dataclasses.fields(BUFFERED)
+    if getattr(BUFFERED, field.name) is not None and field.name[:4] not in ("num_", "conc")
+]
 
 
 def tampered(schedule, **changes):
