@@ -139,7 +139,8 @@ def test_helpfull_explains_every_setting(tmp_path):
         "--num_clients: Number of clients. (default: 100)",
         "--learning_rate: Clients' learning rate. Default: the preset's. A short name of "
         "--client_optimizer.learning_rate.",
-        "One of asynchronous, synchronous, open_arrivals, drawn_staleness, queued, compass, tiered, polled; run.py help protocol",
+        "One of asynchronous, synchronous, open_arrivals, drawn_staleness, queued, compass, tiered, polled; "
+        "run.py help protocol",
         "--[no]train_accuracy: Also measure the accuracy on all training examples. (default: false)",
         "--config: Start from the settings in this config.json of an earlier run.",
         "--flagfile=FILE",
