@@ -13,6 +13,7 @@ import jafl
 from jafl import rules
 from jafl.records import Rule
 from jafl.simulation import checkpoints as saving
+from jafl.specifications import as_specification
 
 MODEL = jafl.models.softmax(10)
 SOURCE = jafl.data.digits()
@@ -74,7 +75,7 @@ def arguments(name, *, learning_rate=0.1, seed=0):
         seed=seed,
     )
     given = {"learning_rate": learning_rate, "local_steps": 1, "batch_size": 8}
-    given["correction"] = rule.build().correction
+    given["correction"] = as_specification(rule).build().correction
     if "8 bits" in name and "state" in name:
         given["state_precision"] = "int8"
     if "kept" in name:
