@@ -41,7 +41,7 @@ class Members(contextlib.AbstractContextManager):
       count: how many start.
       settings: flags of all of them.
       folder: where they start.
-      own: {process: more flags, perhaps behind the words of a command}.
+      own: {process: its own flags, in place of those of the same names, perhaps behind the words of a command}.
       address: [process] what --distributed is.
       environments: [process] variables.
       devices: of each process.
@@ -71,7 +71,9 @@ class Members(contextlib.AbstractContextManager):
             where = where if address is None else address[number]
             more = (own or {}).get(number, [])
             words = list(itertools.takewhile(lambda each: not each.startswith("-"), more))  # a command
-            arguments = [*words, f"--distributed={where}", *flags(settings), *more[len(words) :]]
+            own_names = {each.removeprefix("--").partition("=")[0] for each in more}  # a flag is given once
+            shared = {name: value for name, value in settings.items() if name not in own_names}
+            arguments = [*words, f"--distributed={where}", *flags(shared), *more[len(words) :]]
             code = START.format(connect=connect, silence=silence)
             self._files.append([pathlib.Path(folder, f"{name}-{number}.txt") for name in ("said", "erred")])
             with open(self._files[-1][0], "w") as said, open(self._files[-1][1], "w") as erred:
