@@ -106,8 +106,12 @@ def examined(rule: Rule | Specification) -> tuple[str, ...] | str:
     wanted = built.requirements
     if built.memory:
         return "the server remembers what clients have sent, so that one trip enters many steps"
-    if built.broadcast or wanted.correction:
+    if built.broadcast:
         return "what it broadcasts beside the model would be a release of its own, without noise"
+    if wanted.correction:
+        return (
+            "its clients keep a state from trip to trip, so that one trip's examples enter later updates, too"
+        )
     if wanted.needs_start:
         return "it mixes the downloaded models themselves into the server's, not only clipped updates"
     if not wanted.linear:

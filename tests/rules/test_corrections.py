@@ -238,16 +238,30 @@ def test_numbers_out_of_range_are_refused(make: Any, said: str):
         make().build()
 
 
-@pytest.mark.parametrize("rule", [rules.scaffold(), rules.feddyn(), rules.masfl()], ids=str)
-def test_none_is_private_or_secure_or_decomposed(rule: Any):
-    """What they broadcast is a release of its own, which no noise covers."""
-    events, data, work, _, _, _ = arguments(rounds(3), rule)
+BROADCAST = "What it broadcasts beside the model would be a release of its own"
+KEPT = "Its clients keep a state from trip to trip"
+
+
+@pytest.mark.parametrize(
+    "rule, reason",
+    [
+        (rules.scaffold(), BROADCAST),
+        (rules.feddyn(), BROADCAST),
+        (rules.masfl(), BROADCAST),
+        (rules.ef21(), KEPT),
+    ],
+    ids=str,
+)
+def test_none_is_private_or_secure_or_decomposed(rule: Any, reason: str):
+    """Noise and masks cover one trip's update in one step; what is broadcast or kept carries it further."""
+    given = {"compression": jafl.compression.top_k(fraction=0.5)} if reason is KEPT else {}
+    events, data, work, _, _, _ = arguments(rounds(3), rule, **given)
     with pytest.raises(jafl.SettingError):
         jafl.decomposed(rule, work, data, [1])
+    with pytest.raises(jafl.SettingError, match=reason):
+        simulate(events, jafl.private(rule, clip_norm=1.0, delta=1e-5, noise_multiplier=1.0), **given)
     with pytest.raises(jafl.SettingError):
-        simulate(events, jafl.private(rule, clip_norm=1.0, delta=1e-5, noise_multiplier=1.0))
-    with pytest.raises(jafl.SettingError):
-        simulate(events, jafl.secure(rule, clip_norm=1.0))
+        simulate(events, jafl.secure(rule, clip_norm=1.0), **given)
 
 
 def test_quafl_conserves_the_sum_of_all_models_where_all_clients_are_polled():

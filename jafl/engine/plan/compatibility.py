@@ -44,7 +44,7 @@ def check_types(federation: Any, client_work: Any, rule: Any) -> None:
 # What has passed ``check_states_of_optimizers``. It traces both optimizers several times, which takes as long as a
 # short run; the runs of a sweep differ in numbers and draws, which decide nothing there.
 _PASSED: dict[Any, None] = {}
-_MOST_PASSED = 256
+_MOST_PASSED = 32
 
 
 def check_states_of_optimizers(run: Run) -> None:
