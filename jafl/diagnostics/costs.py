@@ -54,6 +54,7 @@ def costs(
     *,
     buffered_updates: int | None = None,
     client_state_bytes: int = 0,
+    update_bytes: int | None = None,
     snapshots: int = 0,
 ) -> Costs:
     """Communication and memory of one schedule and model as ACE compares them (tables a.1 and a.3), in bytes.
@@ -64,15 +65,17 @@ def costs(
 
     Args:
       schedule: the event schedule.
-      parameter_bytes: size of the model, d; an update or gradient has the same size, also where the server stores it
-        with 8 bits (ACE-8bit sends full precision, appendix F.3.3).
+      parameter_bytes: size of the model, d; an update or gradient has the same size where nothing compresses it, also
+        where the server stores it with 8 bits (ACE-8bit sends full precision, appendix F.3.3).
       clients_memory_bytes_per_client: what the server stores of each of the N clients: d for CA2FL, ACE and ACED,
         d/4 for 8 bits of float32, 0 for rules without client memory.
       buffered_updates: updates of size d that the server holds until it steps. Default: 1, a running sum, or 0 where
         every step applies a single trip. Table a.3 charges FedBuff with the whole buffer: pass its size for a server
         that keeps all updates.
       client_state_bytes: what each client keeps between its trips: d for incremental ACE as the paper has it, with 0
-        for the server (jafl's keeps the gradients on the server).
+        for the server (jafl's keeps the gradients on the server); what a client work keeps from trip to trip.
+      update_bytes: what one client sends, where that is not the size of the model: a compressed update,
+        ``compressor.bytes(params)``.
       snapshots: versions that the simulator holds, ``ExecutionPlan.num_slots``.
 
     Returns:
@@ -92,6 +95,7 @@ def costs(
     model = _whole_bytes("parameter_bytes", parameter_bytes)
     row = _whole_bytes("clients_memory_bytes_per_client", clients_memory_bytes_per_client)
     state = _whole_bytes("client_state_bytes", client_state_bytes)
+    sent = model if update_bytes is None else _whole_bytes("update_bytes", update_bytes)
     if buffered_updates is None:
         buffered_updates = int(np.diff(schedule.step_offsets).max() > 1)
     whole_number("buffered_updates", buffered_updates, 0)
@@ -105,9 +109,9 @@ def costs(
         uploads=uploads,
         downloads=downloads,
         uploads_per_step=uploads / schedule.num_steps,
-        upload_bytes=uploads * model,
+        upload_bytes=uploads * sent,
         download_bytes=downloads * model,
-        communicated_bytes=(uploads + downloads) * model,
+        communicated_bytes=uploads * sent + downloads * model,
         model_bytes=model,
         buffer_bytes=buffer,
         clients_memory_bytes=memory,

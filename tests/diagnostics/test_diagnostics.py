@@ -434,6 +434,8 @@ def test_costs_count_what_is_thrown_away_and_under_way():
     assert (costs.upload_bytes, costs.download_bytes, costs.communicated_bytes) == (30, 60, 90)
     assert (costs.model_bytes, costs.buffer_bytes, costs.clients_memory_bytes) == (10, 10, 15)
     assert (costs.server_overhead_bytes, costs.total_overhead_bytes, costs.snapshot_bytes) == (25, 25, 40)
+    compressed = diagnostics.costs(schedule, 10, update_bytes=2)
+    assert (compressed.upload_bytes, compressed.download_bytes, compressed.communicated_bytes) == (6, 60, 66)
     huge = diagnostics.costs(schedule, np.int64(7_000_000_000), snapshots=np.int32(100))
     assert huge.snapshot_bytes == 700_000_000_000 and huge.upload_bytes == 21_000_000_000
 

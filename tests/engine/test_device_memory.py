@@ -22,6 +22,7 @@ pytestmark = pytest.mark.without_compilation_cache
 SIDE_BY_SIDE = {"devices": 1, "together": True}
 # How far the estimate of temporary values may be from what XLA allocates.
 AT_LEAST, AT_MOST = 0.5, 2.5
+COMPRESSED = {"correction": "ef21", "compression": jafl.compression.top_k(0.1)}
 
 
 def experiment(rule="fedbuff", *, model=None, size=8, buffer_size=5, concurrency=30, **work):
@@ -144,10 +145,15 @@ def test_the_width_falls_until_it_fits():
     ("case", "largest", "remedy"),
     [
         ({"rule": "ca2fl", "concurrency": 6}, "the clients' memory", "memory_precision int8, fewer clients"),
+        (
+            {"rule": "ef21", **COMPRESSED, "concurrency": 6},
+            "the clients' memory",
+            "a state, state_precision int8",
+        ),
         ({}, "40 snapshots of a model of", "lower concurrency"),
         ({"model": jafl.models.softmax(10), "size": 40}, "the data", "Take fewer examples"),
     ],
-    ids=["clients' memory", "snapshots", "data"],
+    ids=["clients' memory", "clients' states", "snapshots", "data"],
 )
 def test_what_cannot_fit_is_refused_and_the_largest_part_comes_first(case, largest, remedy):
     arguments = experiment(**{"model": jafl.models.mlp(10, (300,)), **case})

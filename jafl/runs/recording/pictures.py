@@ -22,6 +22,7 @@ from jafl.records.histories import weights_given
 from jafl.runs.directory.files import write_whole
 from jafl.runs.directory.reader import read_schedule
 from jafl.runs.recording import privacy
+from jafl.specifications import as_specification
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,10 +82,14 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
     schedule, rule = experiment.schedule, experiment.rule.build()
     size = int(count_bytes(experiment.params))
     per_value = {"full": 1.0, "bfloat16": 0.5, "int8": 0.25}[rule.memory_precision]
+    work = as_specification(experiment.preparation.run.client_work).build()
+    kept = work.state_shapes(experiment.params)
     costs = diagnostics.costs(
         schedule,
         size,
         int(size * per_value) if rule.remembers else 0,
+        client_state_bytes=0 if kept is None else int(count_bytes(kept)),
+        update_bytes=work.compression.bytes(experiment.params) if work.compression else None,
         snapshots=experiment.preparation.plan.num_slots,
     )
     numbers = diagnostics.summary(
