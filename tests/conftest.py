@@ -50,8 +50,10 @@ def pytest_configure(config):
         jax.enable_x64 = enable_x64
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(config, items):
     """Deselects the tests marked ``full`` or ``gate``, unless --full, -m or a test's own name asks for them."""
+    _mark_full_all_but_few(items)
     if any(word in config.option.markexpr for word in TIERS) or any("::" in word for word in config.args):
         return
     left_out = [tier for tier in TIERS if not (config.option.full and tier == "full")]
@@ -60,6 +62,20 @@ def pytest_collection_modifyitems(config, items):
         (deselected if any(map(item.get_closest_marker, left_out)) else kept).append(item)
     config.hook.pytest_deselected(items=deselected)
     items[:] = kept
+
+
+def _mark_full_all_but_few(items):
+    """Marks ``full`` what the mark ``few_by_default(N)`` leaves out: all but N cases, spread over all, of a test."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("few_by_default") and not any(map(item.get_closest_marker, TIERS)):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for those in cases.values():
+        (number,) = those[0].get_closest_marker("few_by_default").args
+        kept = {position * len(those) // number for position in range(number)}
+        for position, item in enumerate(those):
+            if position not in kept:
+                item.add_marker("full")
 
 
 @pytest.hookimpl(wrapper=True)
