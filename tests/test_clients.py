@@ -46,12 +46,14 @@ def train(federation, client, trip=0, *, start=None, **settings):
     return jax.jit(work.train)(data_of(federation), start, jnp.int32(client), words)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("client", range(len(SIZES)))
 def test_an_epoch_uses_every_example_once(federation, client):
     result = train(federation, client, local_epochs=3, batch_size=8)
     assert int(result.batch_examples) == 3 * SIZES[client]
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("client", range(len(SIZES)))
 def test_short_batches_are_never_empty_and_never_dropped(federation, client):
     count = SIZES[client]
@@ -123,6 +125,7 @@ def test_optimizer_state_is_new_at_each_trip(federation):
     jax.tree.map(np.testing.assert_array_equal, once.update, again.update)
 
 
+@pytest.mark.full
 def test_fedprox_without_a_term_is_fedavg(federation):
     plain = train(federation, 4, local_steps=5, batch_size=8)
     none = train(federation, 4, local_steps=5, batch_size=8, proximal=0.0)
@@ -135,6 +138,7 @@ def test_fedprox_without_a_term_is_fedavg(federation):
 QUICK = ((0, {"local_steps": 4}), (8, {"local_epochs": 2}), (200, {"local_steps": 1}))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     ("batch_size", "length"),
     [
@@ -169,6 +173,7 @@ def test_what_a_trip_computes_at_a_time_is_counted(batch_size, length):
     assert work.minibatches(sizes).tolist() == expected
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("proximal, l2", [(0.7, None), (None, 0.2), (0.7, 0.2)])
 def test_three_steps_with_regularizers_by_hand(federation, proximal, l2):
     """The gradient gets mu (w - w_downloaded) and l2 w."""
@@ -256,6 +261,7 @@ def scheduled(version, rate):
     return train
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("version", [0, 7])
 def test_a_schedule_counts_the_server_steps_before_the_download(federation, version):
     schedule = optax.exponential_decay(0.5, transition_steps=4, decay_rate=0.3)

@@ -39,6 +39,7 @@ def decoded(compressor: compression.Compressor, vector: np.ndarray, keys: int) -
     return np.asarray(jax.vmap(lambda own: compressor.compress(jnp.asarray(vector), own))(words))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("levels", [1, 4, 50])
 def test_qsgd_is_right_in_the_mean_and_within_its_bound(levels: int):
@@ -72,6 +73,7 @@ def test_what_is_not_finite_is_not_hidden(compressor: compression.Compressor):
         assert not np.isfinite(decoded(compressor, vector, 3)).all(axis=1).any()
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 1.0])
 def test_top_k_sends_the_largest_and_contracts(fraction: float):
@@ -160,6 +162,7 @@ def apart(first: Any, second: Any) -> float:
     return max(float(np.abs(mine - other).max()) for mine, other in pairs)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("error_feedback", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_compressor_that_leaves_nothing_out_changes_no_bit(error_feedback: bool, keep: bool):
@@ -170,6 +173,7 @@ def test_a_compressor_that_leaves_nothing_out_changes_no_bit(error_feedback: boo
     jax.tree.map(np.testing.assert_array_equal, whole.params, plain.params)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("compressor", [TOP_K, compression.qsgd(8)], ids=str)
 @pytest.mark.parametrize("local_steps, keep", [(1, False), (3, False), (3, True)])
@@ -219,6 +223,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("error_feedback", [False, True])
@@ -235,6 +240,7 @@ def test_plans_agree(name: str, error_feedback: bool, keep: bool):
     assert_close(waves.params, plain.params, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("rule", [rules.fedbuff(), rules.ca2fl(), rules.ace()], ids=str)
 @pytest.mark.parametrize("compressor", [QSGD, compression.top_k(1.0)], ids=str)
@@ -255,6 +261,7 @@ def test_the_matrix_form_is_refused_where_clients_keep_what_is_left_out():
         simulate(work_of(TOP_K, True), form="matrix")
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("compressor, error_feedback", [(QSGD, False), (TOP_K, True)])
 def test_runs_of_a_group_compress_as_each_does_alone(compressor, error_feedback, together: bool):
@@ -289,6 +296,7 @@ def test_none_is_decomposed(decomposed: Any):
         decomposed(rules.fedbuff(), work_of(QSGD, local_steps=1), federation(), [3, 9])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_error_feedback_reaches_what_top_k_alone_does_not():
     """Full gradients of unlike clients: each alone always sends its own largest numbers, which are not the sum's."""
@@ -351,6 +359,7 @@ def test_what_cannot_be_is_refused(make: Any, said: str):
         make()
 
 
+@pytest.mark.full
 def test_feedback_of_too_few_levels_is_refused_by_the_number_that_is_enough():
     said = (
         "levels is 6, but must be above 6 with error_feedback, the square root of the model's 43 parameters"
@@ -379,6 +388,7 @@ def test_none_is_private_or_secure():
         simulate(work_of(QSGD), jafl.secure(rule, clip_norm=1.0), events)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("precision, bound", [("bfloat16", 5e-3), ("int8", 2e-2)])
 def test_what_is_kept_may_lie_in_few_bits(precision: str, bound: float):
@@ -389,6 +399,7 @@ def test_what_is_kept_may_lie_in_few_bits(precision: str, bound: float):
     assert 0 < apart(full, few) < bound
 
 
+@pytest.mark.full
 def test_a_compressor_of_ones_own():
     @dataclasses.dataclass(frozen=True)
     class sign(compression.Compressor):  # noqa: N801

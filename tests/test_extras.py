@@ -104,6 +104,7 @@ def test_other_import_errors_pass_as_they_are(tmp_path, monkeypatch):
         exec("from matplotlib import nothing_of_this_name")
 
 
+@pytest.mark.full
 def test_each_import_of_an_extra_s_library_is_in_such_a_block():
     for _, file in files():
         tree = ast.parse(file.read_text())
@@ -143,6 +144,7 @@ def test_the_extras_are_those_of_pyproject_toml():
     assert pins == everything | {"jaxlib"}, "requirements.txt installs everything that the README uses"
 
 
+@pytest.mark.full
 def test_without_matplotlib_a_run_draws_nothing_and_says_so(without, tmp_path):
     without("matplotlib")
     said = []

@@ -47,6 +47,7 @@ def test_every_permutation_is_equally_likely(count):
     assert stats.chisquare(counts).pvalue > BOUND
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("count", [7, 33, 100])
 def test_every_place_goes_everywhere(count):
     """Each place's image is uniform; and so is the pair of images of two neighbouring places."""

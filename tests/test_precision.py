@@ -84,6 +84,7 @@ def trip(model, x, y, params, **options):
 # What is traced
 
 
+@pytest.mark.few_by_default(1)
 @PRECISION_OF_EVERY_MODEL
 def test_client_work_and_evaluation_compute_in_the_precision_of_the_model(case):
     make, precision = case
@@ -100,6 +101,7 @@ def test_client_work_and_evaluation_compute_in_the_precision_of_the_model(case):
         assert found == {OF_NAME[precision]}, function
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_gradients_of_convolutions_have_the_precision_of_the_convolution(precision):
     model = dataclasses.replace(MODELS["cnn"](), matmul_precision=precision)
@@ -109,6 +111,7 @@ def test_gradients_of_convolutions_have_the_precision_of_the_convolution(precisi
     assert {product.precision for product in products(gradient, params)} == {OF_NAME[precision]}
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_rule_and_server_optimizer_compute_in_float32(precision):
     """The rule's products are of a shape that the model has none of."""
@@ -212,6 +215,7 @@ def test_on_a_tpu_a_convolution_is_as_many_as_its_parts_need(precision, convolut
 # Mixed precision
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make", in_tiers(MODELS, ("mlp",), full=[name for name in MODELS if name != "resnet18"])
 )
@@ -330,6 +334,7 @@ def test_with_float64_nothing_is_rounded(name):
 # What a run says
 
 
+@pytest.mark.full
 def test_config_summary_and_checkpoints_say_the_precision(tmp_path):
     from jafl.runs.runner import run
 

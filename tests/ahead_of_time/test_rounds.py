@@ -77,6 +77,7 @@ def counted(preparation):
     return found
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     ("rule", "width", "in_parts"),
     [

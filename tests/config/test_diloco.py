@@ -66,6 +66,7 @@ def trips_of(experiment, outer):
     return models, flat
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_diloco_is_nesterov_on_the_mean_of_what_adamw_has_changed():
     (experiment,) = make_experiments(Settings(algorithm="diloco", client_trips=9, **SMALL))
@@ -82,6 +83,7 @@ def test_diloco_is_nesterov_on_the_mean_of_what_adamw_has_changed():
     np.testing.assert_allclose(flat(experiment.simulate().params), models[-1], rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_asynchronous_diloco_moves_at_each_arrival_and_its_momentum_at_every_eighth():
     (experiment,) = make_experiments(Settings(algorithm="async_diloco", client_trips=19, **SMALL))

@@ -15,6 +15,7 @@ def experiment() -> Experiment:
     return make_experiments(settings)[0]
 
 
+@pytest.mark.full
 def test_the_settings_say_what_is_measured(experiment):
     evaluation = experiment.simulate().evaluations[-1]
     assert {"test_accuracy", "test_loss", "train_accuracy"} <= set(evaluation)

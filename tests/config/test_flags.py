@@ -171,6 +171,7 @@ def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):
         )
 
 
+@pytest.mark.full
 def test_an_argument_of_a_flag_file_that_nothing_reads_is_told(tmp_path):
     lines = [f"--{name}={value}" for name, value in SWEEP.items() if name not in ("format", "sweep")]
     (tmp_path / "flags.txt").write_text("\n".join([*lines, "--protocol.deadline=2"]))

@@ -73,6 +73,7 @@ def made(**changes):
     return experiment
 
 
+@pytest.mark.full
 def test_a_rule_of_the_users_own_is_run_under_the_name_of_its_function(own):
     experiment = made(algorithm="mine.py:shared_half(share=0.25)")
     assert experiment.name == "shared_half-seed0"
@@ -86,6 +87,7 @@ def test_one_argument_of_it_is_a_dotted_name(own):
     assert experiment.settings.algorithm == "mine.py:shared_half(share=0.75)"
 
 
+@pytest.mark.full
 def test_laws_models_and_data_sets_may_be_the_users_own(own):
     experiment = made(
         delay="mine.py:slower(factor=2)",
@@ -101,6 +103,7 @@ def test_laws_models_and_data_sets_may_be_the_users_own(own):
     assert set(experiment.inputs) == {"delay", "model", "dataset"}
 
 
+@pytest.mark.full
 def test_a_model_of_the_users_own_predicts_the_next_token(own):
     experiment = made(
         model="mine.py:writer(width=4)", dataset="python_source(tokens=20, most_characters=200)"

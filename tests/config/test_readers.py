@@ -173,6 +173,7 @@ def test_what_one_of_several_runs_has_is_given_to_it_alone():
     assert (fedavg.argument("algorithm.aggregate"), fedavg.buffer_size) == (None, None)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("algorithm", ["fedbuff", "fedavg", "ace", "wkafl", "fedadam"])
 @pytest.mark.parametrize(
     "changes", [{}, {"dataset": "synthetic"}, {"protocol": "open_arrivals(start_rate=3)"}]
@@ -379,6 +380,7 @@ def test_there_is_another_value_of_every_setting():
 DEFAULT_TIER = ("fedbuff", "fedavg", "synthetic", "partition iid")
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("row", in_tiers(BASES, DEFAULT_TIER))
 def test_a_setting_changes_a_run_that_reads_it_and_is_refused_elsewhere(row, request):
     row = request.node.callspec.id

@@ -165,6 +165,7 @@ def swept(tmp_path_factory):
     return folder, said
 
 
+@pytest.mark.full
 def test_a_sweep_of_different_worlds_says_which_arm_lives_where_and_compares_none(swept):
     folder, said = swept
     (head,) = [line for line in said if "protocol.failure_rate" in line]
@@ -202,6 +203,7 @@ def test_runs_of_separate_commands_in_different_worlds_share_no_row_and_no_ratio
     assert [row["speed_up"] for row in rows if row["label"] == "fedbuff"] == [None]
 
 
+@pytest.mark.full
 def test_a_comparison_of_different_worlds_tells_them_in_table_summary_and_pictures(tmp_path, monkeypatch):
     """Where a list of algorithms cannot differ by itself, one is made to."""
     made, said, curves = make_experiments, [], []

@@ -49,6 +49,7 @@ def prepared_dir(tmp_path_factory):
     return folder
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     "name",
     in_tiers(
@@ -87,11 +88,13 @@ def test_three_steps_on_newsgroups(folders):
     assert experiment.federation.x.shape == (12, 12)
 
 
+@pytest.mark.full
 def test_another_partition_of_a_data_set_with_clients(prepared_dir):
     experiment, _ = run(dataset="celeb_a", data_dir=str(prepared_dir), partition="iid", num_clients=7)
     assert experiment.federation.num_clients == 7
 
 
+@pytest.mark.full
 def test_crops_and_flips_change_training_but_not_evaluation(prepared_dir):
     here = {"dataset": "cifar10", "data_dir": str(prepared_dir), "num_clients": 5, "partition": "iid"}
     plain, first = run(**here)
@@ -103,6 +106,7 @@ def test_crops_and_flips_change_training_but_not_evaluation(prepared_dir):
     assert plain.model.inputs.random_crop == 0
 
 
+@pytest.mark.full
 def test_float64_normalizes_in_float64(prepared_dir):
     settings = Settings(**SMALL, dataset="mnist", data_dir=str(prepared_dir), num_clients=5, partition="iid")
     with jax.enable_x64(True):
@@ -218,6 +222,7 @@ def test_every_normalization_and_data_set_is_in_the_help():
     assert all(name in explained["cifar10"].arguments["normalization"] for name in NORMALIZATIONS)
 
 
+@pytest.mark.full
 def test_run_py_prepares_and_says_where_it_is_or_what_is_missing(prepared_dir, tmp_path):
     def run_py(*arguments):
         return subprocess.run(

@@ -137,6 +137,7 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     assert np.mean(shares.var(axis=0)) == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.full
 def test_hsu_label_shares_have_the_variance_of_the_distribution():
     # p (1 - p) / (alpha + 1) for the share drawn, plus the variance of sampling from it. With 100 clients
     # classes hardly run out before the last ones draw.

@@ -25,6 +25,7 @@ def random_value(seed: int):
     }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("precision", client_memory.PRECISIONS)
 def test_rows_are_kept_apart_and_hold_what_hold_says(precision):
     memory = client_memory.allocate(PARAMS, 5, precision)
@@ -42,6 +43,7 @@ def test_rows_are_kept_apart_and_hold_what_hold_says(precision):
     jax.tree.map(np.testing.assert_array_equal, waiting, jax.tree.map(jnp.zeros_like, PARAMS))
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("precision", client_memory.PRECISIONS)
 def test_what_orders_the_writes_adds_nothing(precision):
     """Also after values that overflow: the bit pattern that is looked for is none that arithmetic leaves."""

@@ -128,6 +128,7 @@ def replay(events: jafl.EventSchedule) -> tuple[np.ndarray, list[int]]:
     return np.array(versions[-1]), seen
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_client_reads_what_its_last_applied_trip_has_left(name: str, how: dict[str, Any]):
@@ -142,6 +143,7 @@ def test_a_client_reads_what_its_last_applied_trip_has_left(name: str, how: dict
         np.testing.assert_allclose(leaf, last, rtol=1e-12)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("precision, bound", [("bfloat16", 2e-3), ("int8", 5e-3)])
 def test_a_state_in_few_bits_is_near_the_state_in_full(precision: str, bound: float, how: dict[str, Any]):
@@ -284,6 +286,7 @@ def test_one_row_has_one_precision():
         simulate(schedule(), counting_work(), rules.ca2fl(memory_precision="int8"))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 def test_a_rule_with_memory_and_a_work_with_state_share_a_row(how: dict[str, Any]):
     """CA2FL whose clients keep Adam's moments: in waves and trip by trip the same, and not as without them."""
@@ -315,6 +318,7 @@ def test_too_little_memory_is_said_by_name(monkeypatch):
         simulate(schedule(), scaffold_work(), rules.scaffold())
 
 
+@pytest.mark.full
 def test_plain_sgd_keeps_nothing():
     """The same carry and bits as without the argument."""
     events = schedule()
@@ -326,6 +330,7 @@ def test_plain_sgd_keeps_nothing():
     jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_client_that_keeps_its_optimizer_makes_one_run_of_it(local_steps: int):
@@ -387,6 +392,7 @@ def broadcasting(momentum: float) -> Rule:
     )
 
 
+@pytest.mark.few_by_default(2)
 def test_a_broadcast_is_that_of_the_downloaded_version(how: dict[str, Any]):
     """The server optimizer, whose momentum moves the model, leaves it alone; parameters are the model's alone."""
 
@@ -407,6 +413,7 @@ def test_a_broadcast_is_that_of_the_downloaded_version(how: dict[str, Any]):
     assert events.staleness.max() > 1
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("together", [False, True])
 def test_runs_of_a_group_keep_their_own_states(together: bool):
     """Each of three runs with other rates and seeds ends as it does alone."""
@@ -448,6 +455,7 @@ def test_runs_without_them_carry_nothing_more():
     assert carry.memory.first == ()
 
 
+@pytest.mark.full
 def test_a_divergence_with_states_is_explained():
     """The client is found by training its trip again, with what it kept and what was broadcast."""
     poisoned = federation()

@@ -49,6 +49,7 @@ def bytes_there(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wide", in_tiers({"trip by trip": False, "in waves": True}, ["in waves"]))
 @pytest.mark.parametrize("rule", in_tiers(["fedbuff", "fedasync", "ace", "aced", "ca2fl", "wkafl"], ["ace"]))
 def test_arrays_are_foretold_to_the_byte(rule, wide):
@@ -141,6 +142,7 @@ def test_the_width_falls_until_it_fits():
         prepared(*arguments, **SIDE_BY_SIDE, available=1000)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     ("case", "largest", "remedy"),
     [

@@ -66,6 +66,7 @@ KINDS = (
 
 
 # The default tier compiles quickly, the full tier as for users: there a case that was compiled quickly tells no more.
+@pytest.mark.few_by_default(6)
 @pytest.mark.parametrize("name", [name for name in NAMED if name not in SELDOM])
 def test_engine_equals_reference(name: str):
     compare(NAMED[name], "float64")
@@ -90,6 +91,7 @@ IN_WAVES_IN_THE_DEFAULT_TIER = (
 )
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", IN_WAVES_IN_THE_DEFAULT_TIER)
 def test_engine_equals_reference_in_waves(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
@@ -102,6 +104,7 @@ def test_engine_equals_reference_in_waves_with_all_optimisations(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mixed", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "name",

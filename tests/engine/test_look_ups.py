@@ -65,6 +65,7 @@ def simulated(model, test=(), **changed):
     return jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_token_beyond_the_table_is_refused(name):
     said = rf"federation.x holds the token {WORDS} \(example 7\).*has no row.*\({WORDS}, 4\)"
@@ -85,5 +86,6 @@ def test_the_last_row_is_there(token):
     simulated(MODELS["functions"](), _7=token)
 
 
+@pytest.mark.full
 def test_a_model_that_cuts_tokens_itself_is_taken():
     simulated(jafl.Model((init, clipped_rows)), _7=WORDS + 9)

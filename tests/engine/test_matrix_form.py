@@ -49,6 +49,7 @@ def is_linear(case: Case) -> bool:
     )
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", in_tiers(ONE_EACH, DEFAULT_TIER))
 def test_the_matrix_form_equals_the_reference(name: str):
     case = NAMED[name]
@@ -66,6 +67,7 @@ def test_any_width_gives_the_same(name: str, width: int, together: bool):
     compare(NAMED[name], "float64", width=width, together=together, form="matrix")
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
 @pytest.mark.parametrize(
     "name",

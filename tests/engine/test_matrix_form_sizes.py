@@ -133,6 +133,7 @@ def test_what_a_server_optimizer_may_depend_on(name):
     assert said is None if reason is None else reason in said
 
 
+@pytest.mark.full
 def test_a_run_falls_back_to_the_loop_and_the_matrix_form_says_why():
     source, model = jafl.data.digits(), jafl.models.softmax(10)
     federation = jafl.federate(source, jafl.data.iid(source.y, 12, seed=0))

@@ -67,6 +67,7 @@ def noisy_loss(outputs, labels):
     return noisy_by_module(optax.softmax_cross_entropy_with_integer_labels(outputs, labels))
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     ("setting", "asked"),
     [
@@ -105,6 +106,7 @@ def test_another_number_of_operations_is_seen():
         simulated(network=LayersByChance())
 
 
+@pytest.mark.full
 def test_constants_of_numpy_are_taken():
     weights = RANDOM.normal(size=10).astype(np.float32)
     rule = changed_rule("finish", lambda leaf: leaf * np.float32(0.5))

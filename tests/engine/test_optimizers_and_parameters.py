@@ -62,6 +62,7 @@ KEPT = {
 }
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", KEPT)
 def test_what_would_be_lost_at_the_end_of_a_trip_is_refused(name):
     optimizer, left = KEPT[name]
@@ -156,6 +157,7 @@ def test_complex_values_within_a_model_of_real_parameters_train():
     assert after < 0.8 * before
 
 
+@pytest.mark.full
 def test_runs_that_differ_in_numbers_alone_are_traced_once(monkeypatch):
     """A sweep has hundreds of them, and tracing takes as long as a short run."""
     looked = []

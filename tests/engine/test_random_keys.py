@@ -79,6 +79,7 @@ def simulate(optimizer, *, steps=2, seed=0, rule=None, server=None, buffer_size=
     return jafl.simulate(*run, server_optimizer=server, **{"evaluate_at": [], **options})
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", in_tiers(OPTIMIZERS.keys(), ("noisy_sgd", "an old key", "for some")))
 def test_each_trip_draws_numbers_of_its_own(name):
     def moved(**options):
@@ -99,6 +100,7 @@ def test_each_trip_draws_numbers_of_its_own(name):
         assert sum(np.any(np.isclose(one, two)) for two in (*first, *other)) == 1  # itself
 
 
+@pytest.mark.full
 def test_a_trips_noise_follows_from_run_client_and_trip():
     """The definition, written out: the key of the state, folded with the trip's two random words."""
     seed, schedule = 3, None
@@ -171,6 +173,7 @@ def random_mean(key):
     return Rule(init, begin, fold, finish, linear=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("old", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_keys_of_rules_and_server_optimizers_are_the_runs_own(old):
     optimizer = with_old_key() if old else noisy()

@@ -53,6 +53,7 @@ def expected_total(given: tuple) -> float:
     return float(given[1].num_examples[given[0].client].sum())
 
 
+@pytest.mark.full
 def test_the_rule_that_runs_knows_the_whole_schedule():
     for changes in ({}, {"steps": 9}, {"seed": 4}):
         given = arguments(**changes)

@@ -33,6 +33,7 @@ def parts(rule=None, steps=None, **work) -> dict:
     return own
 
 
+@pytest.mark.full
 def test_a_trip_of_no_steps_changes_nothing_and_has_the_loss_of_its_first_minibatch():
     own = parts(jafl.rules.fedavg())
     ours = jafl.simulate(**own)
@@ -52,6 +53,7 @@ def test_a_trip_of_no_steps_changes_nothing_and_has_the_loss_of_its_first_miniba
     np.testing.assert_array_equal(ours.trip_reports["loss"][first], fixed.trip_reports["loss"][first])
 
 
+@pytest.mark.full
 def test_a_step_of_trips_without_steps_leaves_the_model():
     own = parts()
     late = own["schedule"].step >= 5
@@ -79,6 +81,7 @@ def test_as_many_steps_in_every_trip_are_those_of_the_client_work(form):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "shared",
     [
@@ -128,6 +131,7 @@ def test_a_checkpoint_of_other_local_steps_is_refused(tmp_path):
         jafl.simulate(**other, checkpoints=jafl.Checkpoints(tmp_path))
 
 
+@pytest.mark.full
 def test_a_saved_history_has_the_column_only_where_its_schedule_has_it(tmp_path):
     own = parts()
     jafl.simulate(**own).save(tmp_path / "own.npz")

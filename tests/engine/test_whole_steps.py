@@ -97,6 +97,7 @@ RULES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", [pytest.param(9, marks=pytest.mark.full), 3])
 @pytest.mark.parametrize("rule", in_tiers(RULES, ["a rule of one's own"]))
 def test_a_whole_step_is_its_trips_one_by_one(rule, lanes):

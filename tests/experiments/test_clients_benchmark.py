@@ -361,6 +361,7 @@ def test_a_row_that_does_not_fit_is_foretold(hurried, monkeypatch):
     assert found["centralised"]["examples_per_second"] > 0
 
 
+@pytest.mark.full
 def test_a_first_step_that_would_take_too_long_is_not_begun(hurried, monkeypatch):
     monkeypatch.setattr(measure, "MOST_SECONDS_OF_FIRST_STEP", 0.0)
     found = measure.measured(small("ace"), {"client_trips": 40})

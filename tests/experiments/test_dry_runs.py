@@ -76,6 +76,7 @@ def planned(folder, **options):
     return status, "\n".join(lines), json.loads((folder / "plan.json").read_text())
 
 
+@pytest.mark.full
 def test_a_plan_counts_every_run_and_writes_two_files(tmp_path, known):
     known(
         arms={label: SIZE.arms[label] for label in (BUFFERED, PLAIN)}, conditions={"partition.alpha": [10.0]}
@@ -172,6 +173,7 @@ def test_missing_data_is_assumed_and_named(tmp_path, known):
         running.run_paper_experiment("nothing", output_dir=tmp_path / "run", processes=1)
 
 
+@pytest.mark.full
 def test_an_arm_that_is_refused_stands_beside_the_others(tmp_path, known):
     known(
         arms={**SIZE.arms, "too many": {"algorithm": "fedbuff", "buffer_size": 4, "concurrency": 9}},

@@ -55,6 +55,7 @@ def with_one_search(size):
 PRIVATE = {"fedbuff_fig4", "fedbuff_fig4_table1", "fedbuff_fig8", "fedbuff_table3"}
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", in_tiers(NAMES, set(NAMES) - PRIVATE))
 @pytest.mark.parametrize("scale", in_tiers(SCALES, ("desk",)))
 def test_the_settings_of_every_arm_fit_together(name, scale):

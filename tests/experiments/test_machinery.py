@@ -624,6 +624,7 @@ def test_flags_that_do_not_go_together(flags, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_the_list_is_quick_to_make_and_has_a_line_each():
     program = (
         "import sys; from experiments.harness.declare.discovery import listed; rows = listed(); "

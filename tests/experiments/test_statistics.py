@@ -53,6 +53,7 @@ def test_the_corrected_interval_is_careful_where_seeds_add_their_own_noise():
 SEARCHES = 5
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 2.0])
 def test_intervals_over_searches_cover_whatever_the_searches_add(ratio):
     """ratio: the variance of what a search adds to all its seeds, over that of the seeds."""

@@ -70,6 +70,7 @@ def by_numpy(params, text, *, layers, heads, positions):
     return dense("dense", normalized("norm", h))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_outputs_by_the_equations(positions):
     with jax.enable_x64():
@@ -128,6 +129,7 @@ def test_number_of_parameters(tokens, layers, width, inner, context, learned):
         assert count == 117_987
 
 
+@pytest.mark.full
 def test_initial_weights_and_their_deviations():
     model = causal_transformer(50, layers=8, width=64, heads=4)
     params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 80), np.int32))
@@ -139,6 +141,7 @@ def test_initial_weights_and_their_deviations():
     np.testing.assert_allclose(np.mean(model.losses(params, x, np.roll(x, -1, 1))), np.log(50), atol=0.05)
 
 
+@pytest.mark.full
 def test_dropout_in_training_alone():
     model = causal_transformer(**SMALL, dropout_rate=0.5)
     params = model.init(jax.random.key(0), TOKENS)
@@ -147,6 +150,7 @@ def test_dropout_in_training_alone():
     assert np.any(keyed[0] != keyed[2]) and np.any(keyed[0] != model.apply(params, TOKENS))
 
 
+@pytest.mark.full
 def test_it_learns_a_text_that_repeats_itself():
     """Trips on the text 1 2 3 ... 8 1 2 ...: each token follows from the one before."""
     text = np.arange(400) % 8 + 1

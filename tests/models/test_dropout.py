@@ -72,6 +72,7 @@ def test_a_large_batch_has_a_key_for_each_part():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), result.update, expected)
 
 
+@pytest.mark.full
 def test_trips_and_clients_differ_and_the_same_trip_does_not():
     work = client_work(MODEL, learning_rate=1.0, batch_size=5)
     kernel = {

@@ -78,6 +78,7 @@ SIZES = {
 }
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(("name", "classes", "shape", "expected"), SIZES.values(), ids=SIZES)
 def test_numbers_of_parameters(name, classes, shape, expected):
     model = MODELS[name](classes)
@@ -118,6 +119,7 @@ EQUAL = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", in_tiers(EQUAL.keys(), ("cnn", "celeba_cnn")))
 def test_values_and_gradients_are_those_of_plain_layers(name, linen_layers):
     """Alone and for two clients with weights of their own, with dropout where there is any."""
@@ -158,6 +160,7 @@ def assert_close(ours, theirs):
         assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
 
 
+@pytest.mark.full
 def test_the_small_cnn_starts_as_with_plain_layers(linen_layers):
     model, x = MODELS["cnn"](10), np.zeros((1, 8, 8, 1), np.float32)
     ours = model.init(jax.random.key(5), x)

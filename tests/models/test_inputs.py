@@ -47,6 +47,7 @@ def shifts(found: np.ndarray, image: np.ndarray, border: int) -> set[tuple[int, 
     return made
 
 
+@pytest.mark.full
 def test_every_image_is_cropped_out_of_its_padded_and_perhaps_mirrored_self():
     seen = set()
     for epoch in range(8):
@@ -81,6 +82,7 @@ def federation_of(x):
     return Federation.from_arrays(x, y, Partition.from_lists([range(32), range(32, 64)]), test_x=x, test_y=y)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "batch_size", [16, *(pytest.param(size, marks=pytest.mark.full) for size in (0, 200))]
 )

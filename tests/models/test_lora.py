@@ -106,6 +106,7 @@ def with_random_b(params, seed=0):
     )
 
 
+@pytest.mark.few_by_default(2)
 @each_kind
 def test_adapters_alone_are_parameters_and_the_first_outputs_are_those_of_the_base(kind):
     base, before = base_of(kind)
@@ -141,6 +142,7 @@ def test_outputs_are_those_of_the_changed_weight(kind):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("kind", in_tiers({kind: kind for kind in KINDS}, ["linen", "equinox"]))
 @pytest.mark.parametrize("rule", [jafl.rules.fedbuff, jafl.rules.ca2fl])
 def test_simulations_train_the_adapters_and_leave_the_base(kind, rule, tmp_path):
@@ -190,6 +192,7 @@ def test_noise_reaches_the_adapters_alone():
     assert np.any(module["body"]["kernel"] != before["base/body/kernel"])
 
 
+@pytest.mark.full
 def test_a_step_is_that_of_the_gradients_by_the_chain_rule():
     """dA = s B^T dW and dB = s dW A^T, with dW the slope of the base's loss at the changed weight."""
     base, before = base_of("linen")
@@ -204,6 +207,7 @@ def test_a_step_is_that_of_the_gradients_by_the_chain_rule():
     np.testing.assert_allclose(ours["b"], 1.5 * slope @ a.T, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_of_full_rank_with_a_as_the_identity_it_is_full_fine_tuning_of_the_weight():
     base, before = base_of("linen")
     frozen, free = base.freeze(before, ["head", "body/bias"])
@@ -217,6 +221,7 @@ def test_of_full_rank_with_a_as_the_identity_it_is_full_fine_tuning_of_the_weigh
     np.testing.assert_allclose(before["body"]["kernel"] + ours.T, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
 def test_ffa_is_the_subspace_of_the_weight():
     """With A fixed a run of B is one whose weight W + B A moves by a linear map of its slopes: averages are exact."""
     model, params = adapted("equinox", train_a=False, seed=4)
@@ -261,6 +266,7 @@ def test_a_part_that_is_trained_and_unknown_is_drawn_as_without_adapters():
     assert np.any(history.params["base"]["head"]["kernel"] != before["head"]["kernel"])
 
 
+@pytest.mark.full
 def test_more_axes_are_the_matrix_with_the_fewest_rows_and_columns():
     class Net(nn.Module):
         @nn.compact
@@ -285,6 +291,7 @@ def test_more_axes_are_the_matrix_with_the_fewest_rows_and_columns():
     np.testing.assert_allclose(change.reshape(32, 32), (b @ a).T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_biases_and_other_axes_of_patterns():
     base = jafl.models.causal_transformer(11, layers=2, width=8, heads=2, context=6)
     x = np.ones((1, 6), np.int32)
@@ -314,6 +321,7 @@ def test_averaging_error():
     assert jafl.models.lora_averaging_error(model, clients[:1]) == {"body/kernel": 0.0}
 
 
+@pytest.mark.full
 def test_constants_of_the_base():
     class Scaled(nn.Module):
         @nn.compact
@@ -330,6 +338,7 @@ def test_constants_of_the_base():
     trained(model, first)
 
 
+@pytest.mark.full
 def test_adamw_and_the_matrix_form():
     model, params = adapted("linen")
     adamw = jafl.specify(optax.adamw, learning_rate=0.01)
@@ -350,6 +359,7 @@ def test_parameters_from_the_file_of_a_run(tmp_path):
         jafl.lora(jafl.Model(LinenNet()), 2, "body", params=str(tmp_path / "none.npz"))
 
 
+@pytest.mark.full
 def test_as_a_setting(tmp_path):
     """A call inside of another: the data set's number of tokens reaches the inner one."""
     x = RANDOM.integers(1, 9, (6, 5)).astype(np.int32)
@@ -376,6 +386,7 @@ def test_as_a_setting(tmp_path):
         make_model(settings.changed({"model.targets": ["querie"]}), source)
 
 
+@pytest.mark.full
 def test_bert_as_a_setting_with_a_trained_head(tmp_path):
     pytest.importorskip("safetensors")
     folder = str(write(tmp_path, "bert", tensors_of("bert")))

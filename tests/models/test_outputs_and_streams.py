@@ -158,6 +158,7 @@ class WithStreamAlone(nn.Module):
         return jnp.broadcast_to(weights @ jax.random.normal(self.make_rng("noise"), (1000,)), (len(x),))
 
 
+@pytest.mark.full
 def test_no_two_local_steps_share_draws():
     """The mean of 2 trips of 4 steps has the variance 4 / 2 if all draws differ, and more if some are the same."""
     model = jafl.Model(WithStreamAlone(), task=Task("linear", lambda outputs, y: outputs))

@@ -75,6 +75,7 @@ def assert_equal(function, *arguments, tolerance=1e-12, text=r"custom_vjp_call")
     assert re.search(text, str(jax.make_jaxpr(quick(function))(*arguments)))
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("case", in_tiers(CASES, IN_DEFAULT))
 def test_convolutions_are_flaxs(case):
     axes, options = case
@@ -116,6 +117,7 @@ POOLS = {
 }
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     "arguments", in_tiers(POOLS, POOLS.keys() - {"side by side", "every place", "padded by hand", "apart"})
 )
@@ -171,6 +173,7 @@ def test_pools_refuse_what_they_cannot_do(arguments, message):
         max_pool(random(0, 2, 9, 8, 3, dtype=np.float32), **arguments)
 
 
+@pytest.mark.full
 def test_inside_other_programs_and_of_other_layouts():
     """What jit, checkpoint, scan, cond, vmap and loops hold, with channels first."""
 
@@ -237,6 +240,7 @@ def equinox_net():
     )
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     "make", [LinenNet, lambda: NnxNet(nnx.Rngs(0)), equinox_net], ids=["linen", "nnx", "equinox"]
 )
@@ -298,6 +302,7 @@ def test_models_without_such_layers_are_traced_as_they_are():
         )
 
 
+@pytest.mark.full
 def test_precision_and_mixed_precision_are_kept():
     x = random(0, 2, 6, 6, 3, dtype=np.float32)
     for precision in (None, "high", "highest"):

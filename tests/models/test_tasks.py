@@ -68,6 +68,7 @@ def history_of(module, x, y, steps=60, **options):
     return jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("case", in_tiers(CASES, ["regression", "language_modelling", "multi_label"]))
 def test_every_task_learns_and_measures_what_belongs_to_it(case):
     module, x, y, options = case
@@ -110,6 +111,7 @@ def by_hand(task, outputs, y, padding):
     return {"loss": loss, "perplexity": math.exp(loss), "accuracy": np.mean(right)}
 
 
+@pytest.mark.full
 def test_padding_changes_nothing_and_gives_no_gradient():
     y = following()
     model = jafl.Model(Tokens(), task="language_modelling")

@@ -63,6 +63,7 @@ def test_evaluation_is_a_mean_over_tokens():
         assert evaluation["test_accuracy"] == pytest.approx(right)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("batch_size", [0, 21])  # in parts of 32 rows, and at once
 @pytest.mark.parametrize("form", ["loop", "matrix"])
 def test_clients_train_on_the_mean_over_the_tokens_of_a_minibatch(batch_size, form):

@@ -94,6 +94,7 @@ def trained(model, source, rule, steps=4, **arguments):
     return history, params
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", in_tiers(list(models.MODELS), ("mlp",)))
 def test_every_model_trains(name, rule, tmp_path):

@@ -231,6 +231,7 @@ def test_refusals():
             picture()
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("classes", [3, 30])
 def test_every_picture_can_be_saved(tmp_path, classes):
     schedule, random = two_speeds(500), np.random.default_rng(0)

@@ -37,6 +37,7 @@ def report():
     return account(SCHEDULE, FEDBUFF, **GIVEN)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(
     "schedule", [SCHEDULE, schedule_of(seed=8, num_clients=13, buffer_size=1, client_trips=64)]
@@ -58,6 +59,7 @@ def test_the_realised_epsilon_is_that_of_the_mechanism_as_a_matrix(mechanism, sc
     assert found.epsilon_worst_found <= found.epsilon_worst_case
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("reading", ["once", "realised", "worst_case"])
 def test_the_noise_for_an_epsilon_gives_that_epsilon_in_its_reading(reading):
     given = GIVEN | {"noise_multiplier": None, "epsilon": 2.5, "epsilon_reading": reading}

@@ -5,12 +5,14 @@ import io
 import pathlib
 import re
 
+import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "privacy.md"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.full
 def test_the_examples_print_what_the_page_says(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")

@@ -121,6 +121,7 @@ def hostile(value: float):
     return run(one_client_sends(value, 3)(ready))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "value",
     [np.nan, pytest.param(np.inf, marks=pytest.mark.full), pytest.param(3e38, marks=pytest.mark.full)],
@@ -134,6 +135,7 @@ def test_one_client_cannot_destroy_the_model(value):
     assert history.trip_reports["clipped"][own].all() == (value == 3e38)
 
 
+@pytest.mark.full
 def test_an_update_that_is_not_finite_counts_as_zero():
     assert_same(hostile(np.nan), hostile(0.0))
     assert_same(hostile(np.inf), hostile(0.0))
@@ -192,6 +194,7 @@ def test_an_accounted_rule_whose_weights_read_numbers_of_examples_runs_on_these_
 # The seed of the noise
 
 
+@pytest.mark.full
 def test_the_noise_of_each_run_is_drawn_for_it_alone_and_is_not_shown():
     """One rule object in two runs, and one resolved rule: the noise must not cancel."""
     rule = private("tree", noise_seed=None)

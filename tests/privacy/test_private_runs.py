@@ -127,6 +127,7 @@ def test_clipping_and_noise_that_are_too_small_to_see_change_the_rounding_alone(
 # Every trip is clipped
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_update_is_clipped_by_its_norm_over_all_parameters(dtype):
     random, jitted = np.random.default_rng(0), jax.jit(clip)
@@ -250,6 +251,7 @@ def test_a_private_rule_in_a_private_rule_is_refused():
         jafl.private(jafl.private(rules.fedbuff(), **GOOD), **GOOD)
 
 
+@pytest.mark.full
 def test_a_schedule_other_than_the_accounted_one_is_refused():
     rule = jafl.private(rules.fedbuff(), **GOOD, schedule=schedule())
     with pytest.raises(jafl.SettingError, match="schedule is another one than was accounted"):

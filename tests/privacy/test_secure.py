@@ -102,6 +102,7 @@ def rounded_by_hand(update: np.ndarray, client: int, trip: int, seed: int) -> li
     return [int(whole) + int(one) for whole, one in zip(below, up, strict=True)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", in_tiers(RULES.keys(), ["fedbuff"]))
 @pytest.mark.parametrize("world", in_tiers({"all arrive": WORLD, "some are lost": LOSSY}, ["some are lost"]))
 def test_the_server_reads_off_the_sum_of_whole_numbers(name, world, float64):
@@ -341,6 +342,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     "case", in_tiers(REFUSED, ["one trip per step", "client memory", "twice", "no clip"])
 )

@@ -67,6 +67,7 @@ def test_the_account_counts_whole_weights(float64):
     assert own_report.epsilon_realised != plain.epsilon_realised
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bits", in_tiers({"3": 3, "6": 6, "12": 12}, ["3"]))
 def test_no_rounded_update_is_longer_than_the_clip_norm(bits):
     """The noise hides updates of norm clip_norm; rounding lengthens them, so they are clipped to less before."""

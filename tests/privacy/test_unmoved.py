@@ -39,6 +39,7 @@ MOVES = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     "name", in_tiers([*LEAVES, *MOVES], ["multi_transform", "a mask by hand", "warm-up from 0"])
 )
@@ -68,6 +69,7 @@ def run(model=None, params=PARAMS, noise=1.0, client=None, server=None):
 MODEL = jafl.Model((lambda key: PARAMS, apply), task="regression")
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     ("call", "name"),
     [

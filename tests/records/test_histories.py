@@ -133,6 +133,7 @@ def test_objects_of_other_classes_are_made_like_given_ones(tmp_path):
         History.load(tmp_path / "run.npz", params=Layer(1, 2))
 
 
+@pytest.mark.full
 def test_parameters_of_an_equinox_module(tmp_path):
     equinox = pytest.importorskip("equinox")
     module = equinox.nn.Sequential(

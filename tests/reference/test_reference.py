@@ -1131,6 +1131,7 @@ def reasons_in_a_lawful_run(settings, moments=()):
     return reasons, replay
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("part", range(4))
 def test_all_settings_together_obey_the_laws(part):
     """Random settings, some of which starve; the others are many, and hold everything that may happen."""

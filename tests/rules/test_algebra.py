@@ -78,6 +78,7 @@ def test_aced_with_a_threshold_of_all_steps_is_ace():
     assert difference(run(dataclasses.replace(case, rule=rules.aced(STEPS, "cached"))), whole) < 1e-12
 
 
+@pytest.mark.full
 def test_aced_with_the_largest_applied_staleness_as_threshold_is_not_ace():
     """A client that is under way for most of the run has no trip among those, and drops out of the mean."""
     slow = delays.groups(((CLIENTS - 1, delays.exponential(1.0)), (1, delays.uniform(10.0, 1000.0))))
@@ -98,6 +99,7 @@ def test_incremental_ace_is_direct_ace(schedule: str):
         assert ref.norm(ref.subtract(one, other)) < 1e-12
 
 
+@pytest.mark.full
 def test_ca2fl_with_one_trip_a_step_adds_n_times_the_change_that_ace_adds():
     """From the same cache: the mean before it, and the change of the reporting client, whole or its N-th part."""
     schedule = make_schedule(case_of("ace"))
@@ -136,6 +138,7 @@ def squared(tree: Any) -> float:
     return ref.inner_product(tree, tree)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ace_has_no_bias_term_and_its_delay_term_is_bounded_by_the_drift(schedule: str):
     """Equations 3 to 5: with full batches u is the mean of all clients' gradients at the models that they used."""
@@ -186,6 +189,7 @@ def independent_steps(schedule: jafl.EventSchedule) -> list[int]:
     return steps
 
 
+@pytest.mark.full
 def test_the_noise_of_ace_is_that_of_one_example_over_all_clients():
     """E|A|^2 = sigma^2 / n at a fixed model, one example a trip; its mean is 0. Five standard errors of about 2 %."""
     case = case_of("ace", work={"batch_size": 1}, steps=30_000, delay=delays.uniform(0.5, 1.5))
@@ -269,6 +273,7 @@ def test_fedstaleweight_of_one_trip_a_step_is_the_plain_mean(form: str):
     assert difference(weighted, run(dataclasses.replace(case, rule=rules.asgd()))) < 1e-13
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("buffer_size", [1, 2, 5, 12])
 def test_the_bounds_of_fedstaleweight_hold_for_every_weight(buffer_size: int):
     """Appendix A: 1 / ((b - 1)(b tau_max + 1) + 1) <= alpha <= (b tau_max + 1) / (b (tau_max + 1))."""
@@ -314,6 +319,7 @@ def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
 UNEQUAL = delays.groups(((3, delays.constant(1.0)), (2, delays.constant(4.0))))  # they arrive 4 times for 1
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", ["asgd", "rescaled_asgd"])
 def test_rescaled_steps_end_at_the_plain_optimum_and_equal_ones_at_that_of_the_frequent(name: str):
     """Small steps, so that the end is the fixed point but for a hundredth: the two are more than 0.2 apart."""
@@ -338,6 +344,7 @@ AT_THE_OPTIMUM = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", [*AT_THE_OPTIMUM, "rennala"])
 def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optimum(name: str):
     """At unequal speeds; Rennala SGD ends where the 5 gradients that come first want it."""
@@ -350,6 +357,7 @@ def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optim
     assert np.linalg.norm(model - (quick if name == "rennala" else plain)) < near
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name, buffer_size", [("area", 1), ("area", 3), ("mifa", 3)])
 def test_all_clients_count_the_same_where_area_and_mifa_end(name: str, buffer_size: int):
     """FedAvg's fixed point with everybody, (sum P_i)^-1 sum P_i b_i, P_i = 1 - (1 - rate a_i)^Q, at any speeds."""

@@ -30,6 +30,7 @@ def difference(first: Any, second: Any) -> float:
     return float(np.abs(first - second).max())
 
 
+@pytest.mark.full
 def test_ef21_reaches_the_exact_optimum_where_top_k_and_error_feedback_do_not():
     best = optimum(np.ones(CLIENTS))
     feedback = {**FULL_GRADIENT, "compression": HALF, "error_feedback": True}
@@ -42,6 +43,7 @@ def test_ef21_reaches_the_exact_optimum_where_top_k_and_error_feedback_do_not():
     assert 1e-4 < near < difference(alone, best)
 
 
+@pytest.mark.full
 def test_ef21_without_loss_is_fedavg_in_rounds_and_incremental_ace_else():
     mine = quadratic.run(rounds(9), rules.ef21(), compression=WHOLE)
     np.testing.assert_allclose(mine, quadratic.run(rounds(9), rules.fedavg()), rtol=1e-12)
@@ -57,6 +59,7 @@ def test_ef21_without_loss_is_fedavg_in_rounds_and_incremental_ace_else():
     np.testing.assert_allclose(mine, ace, rtol=1e-11)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("up", [None, HALF])
 def test_qafel_whose_broadcast_leaves_nothing_out_is_fedbuff(up: Any):
     """To rounding: h + (w - h) need not be w. ``up``: how the clients compress."""
@@ -93,6 +96,7 @@ def test_every_broadcast_of_qsgd_is_drawn_anew():
     assert np.any(first[0]["w"] != again[0]["w"])
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("rule", [rules.ef21(), rules.qafel(HALF)], ids=str)
 @pytest.mark.parametrize("together", [False, True])
 def test_plans_agree(rule: Any, together: bool):
@@ -105,6 +109,7 @@ def test_plans_agree(rule: Any, together: bool):
     np.testing.assert_allclose(waves.params["w"], plain.params["w"], rtol=1e-11)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("rule", [rules.ef21(), rules.qafel(HALF)], ids=str)
 def test_runs_of_a_group_train_as_each_does_alone(rule: Any, together: bool):

@@ -175,6 +175,7 @@ def test_every_file_of_the_package_is_imported():
     assert files - shared == set(rules.RULES)
 
 
+@pytest.mark.few_by_default(2)
 @each_rule
 def test_pseudo_gradient_has_the_shapes_and_types_of_the_parameters(row: Row):
     rule = row.rule.build()
@@ -348,6 +349,7 @@ def test_runs_in_the_engine_and_does_not_recompile_for_other_numbers(row: Row):
         assert moved, f"{change} changes nothing"
 
 
+@pytest.mark.full
 def test_a_number_that_is_no_data_recompiles():
     """What the test above counts is there to be counted: a whole number is part of the program."""
     small_run(rules.aced(active_steps=5), 1)
@@ -392,6 +394,7 @@ def test_updates_that_are_zero_at_first_spoil_nothing(row: Row):
     assert sum(float(jnp.sum(leaf)) for leaf in jax.tree.leaves(direction)) < 0
 
 
+@pytest.mark.few_by_default(3)
 @each_rule
 def test_buffer_size_is_checked(row: Row):
     only = as_specification(row.rule).build().buffer_size
@@ -402,6 +405,7 @@ def test_buffer_size_is_checked(row: Row):
             small_run(row.rule, only + 2, row.restart)
 
 
+@pytest.mark.full
 def test_a_skipped_step_counts_but_moves_nothing():
     """apply = False: the version counts, parameters and optimizer state stay."""
 
@@ -432,6 +436,7 @@ def test_a_skipped_step_counts_but_moves_nothing():
     assert not np.array_equal(always.params["dense"]["kernel"], never.params["dense"]["kernel"])
 
 
+@pytest.mark.full
 def test_a_scaled_step_moves_the_optimizer_and_a_skipped_one_does_not():
     """The type decides: 0.0 scales the step to nothing, and momentum has seen its direction; False skips it."""
 

@@ -97,6 +97,7 @@ EXACT = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", EXACT)
 def test_rounds_of_all_clients_reach_the_exact_optimum_where_fedavg_does_not(name: str):
     rule, server_rate = EXACT[name]
@@ -121,6 +122,7 @@ def test_asynchronous_scaffold_reaches_it():
     assert np.abs(run(asynchronous(1500), rules.fedbuff(), 3 / CLIENTS) - best).max() > 0.05
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_in_few_bits_scaffold_ends_nearer_than_fedavg(precision: str):
     """Control variates are rounded at each write, so the fixed point is met up to their rounding."""
@@ -129,6 +131,7 @@ def test_in_few_bits_scaffold_ends_nearer_than_fedavg(precision: str):
     assert 0 < few < np.abs(run(rounds(600), rules.fedavg()) - best).max() / 2
 
 
+@pytest.mark.full
 def test_with_clients_that_are_alike_scaffold_is_fedavg():
     """All c_i are c."""
     for number in (1, 5, 20):
@@ -136,12 +139,14 @@ def test_with_clients_that_are_alike_scaffold_is_fedavg():
         np.testing.assert_allclose(*same, rtol=1e-12)
 
 
+@pytest.mark.full
 def test_scaffolds_first_round_is_fedavgs_and_its_second_is_not():
     for number, is_same in ((1, True), (2, False)):
         same = [run(rounds(number), rule) for rule in (rules.scaffold(), rules.fedavg())]
         assert np.allclose(*same, rtol=1e-12) == is_same
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("rule", [rules.scaffold(), rules.masfl(0.9)], ids=["scaffold", "masfl"])
 @pytest.mark.parametrize("buffer_size", [1, 3])
 def test_c_is_the_mean_of_all_c_i_after_every_step(rule: Any, buffer_size: int):
@@ -184,6 +189,7 @@ def test_feddyn_with_an_infinite_alpha_does_not_move():
     assert moved[1] < 1e-4 < moved[0]
 
 
+@pytest.mark.full
 def test_masfl_with_beta_1_is_scaffold_in_rounds():
     """m is then the mean local direction: the server's rate takes the place of Q eta_l."""
     for number in (1, 7, 30):
@@ -242,6 +248,7 @@ BROADCAST = "What it broadcasts beside the model would be a release of its own"
 KEPT = "Its clients keep a state from trip to trip"
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     "rule, reason",
     [

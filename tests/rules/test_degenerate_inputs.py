@@ -41,6 +41,7 @@ STILL = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", in_tiers(STILL.keys(), ("fedbuff", "fedasync", "aced by cached age, 7")))
 def test_updates_of_zero_move_nothing(name: str):
     """Clients with learning rate 0: as in the reference the model stays, and whatever is reported is finite."""
@@ -58,6 +59,7 @@ def test_updates_of_zero_move_nothing(name: str):
         np.testing.assert_array_equal(history.step_reports["applied"], accepted)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_none_passes_the_selection_of_wkafl(precision: str):
     """The direction is then the estimate, the mean weighted by trust in the fresh."""
@@ -164,6 +166,7 @@ LATE_IN_THE_DEFAULT_TIER = {"fedbuff"}
 IN_FLOAT32 = {name for name in LATE if name.startswith(("fedbuff", "sasgd", "twafl", "wkafl", "reverse"))}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name, precision",
     [
@@ -201,6 +204,7 @@ def test_trips_that_are_thousands_of_steps_late(name: str, precision: str):
             assert name == "wkafl" or np.ptp(of_step) < tolerance
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["float64", pytest.param("float32", marks=pytest.mark.full)])
 def test_fedasync_with_trips_that_are_thousands_of_steps_late(precision: str):
     """Its mixing pulls towards a model that is as old: the whole run against the reference."""

@@ -51,6 +51,7 @@ def assert_mean_and_variance(directions: np.ndarray, expected: np.ndarray, varia
     assert abs(total.mean() - variances.sum()) <= 5 * total.std() / np.sqrt(count) < 0.05 * variances.sum()
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("form", ["incremental", "direct"])
 def test_directions_of_ace(form: str):
     """The variance is the sum of those of all stored values, over N^2."""

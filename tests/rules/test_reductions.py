@@ -65,6 +65,7 @@ def assert_different(first: jafl.History, second: jafl.History) -> None:
     assert not np.allclose(first.params["dense"]["kernel"], second.params["dense"]["kernel"], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_fedbuff_of_one_trip_without_weights_is_asynchronous_sgd():
     """w <- w + server rate * update at each arrival, written out as a rule of its own."""
 
@@ -174,6 +175,7 @@ IDENTITIES = {
 }
 
 
+@pytest.mark.few_by_default(3)
 @pytest.mark.parametrize("name", IDENTITIES)
 def test_identities(name: str):
     one = IDENTITIES[name]
@@ -185,6 +187,7 @@ def test_identities(name: str):
         assert_different(run(schedule, one.rule, **one.changes), run(schedule, one.same, **one.changes))
 
 
+@pytest.mark.full
 def test_fedat_of_one_tier_is_fedavg():
     """A round's cohort is drawn anew; of all clients it is everybody, in both."""
     everybody = {"num_clients": CLIENTS, "cohort_size": CLIENTS, "delay": delays.exponential(1.0)}
@@ -224,6 +227,7 @@ def test_fedprox_without_its_term_is_fedavg():
     assert_different(run(rounds, rules.fedavg(), proximal=1.0), run(rounds, rules.fedavg()))
 
 
+@pytest.mark.full
 def test_fedasync_with_full_mixing_and_one_client_is_sequential_sgd():
     """Sixty trips of three steps are the 180 steps of one optimizer over the same minibatches."""
     from jafl.clients.minibatch_gradients import minibatches
@@ -262,6 +266,7 @@ def test_sum_is_the_mean_with_a_larger_learning_rate():
     assert_same(total, run(schedule, rules.fedbuff(aggregate="mean"), server_rate=0.4))
 
 
+@pytest.mark.full
 def test_influence_is_what_the_rule_gave():
     schedule = asynchronous(buffer_size=5, server_steps=30)
     history = run(schedule, rules.fedbuff())

@@ -41,6 +41,7 @@ def test_three_steps(name, given):
         np.testing.assert_allclose([*step["w"], step["b"]], expected, rtol=1e-5)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("form", ["paper", "release", "optax"])
 def test_forms_of_amsgrad(form):

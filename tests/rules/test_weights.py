@@ -148,6 +148,7 @@ DEFAULT_TIER = (
 DEFAULT_TIER += tuple(name for name in WEIGHINGS if name.startswith("delay-adaptive"))
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", in_tiers(WEIGHINGS.keys(), DEFAULT_TIER))
 def test_weights_are_the_factors_of_the_updates(name: str):
     case = WEIGHINGS[name]

@@ -129,6 +129,7 @@ def test_the_examples_of_the_help_are_settings():
     assert experiment.settings.argument("delay.shape") == 2.0
 
 
+@pytest.mark.full
 def test_helpfull_explains_every_setting(tmp_path):
     result = run_py("--helpfull", folder=tmp_path)
     assert result.returncode == 0
@@ -206,6 +207,7 @@ def test_an_installed_package_says_where_the_experiments_are(typed, refused, rem
     assert remedy in result.stderr
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -291,6 +293,7 @@ def run_py_with(body, *, folder):
     return python("-c", program, folder=folder)
 
 
+@pytest.mark.full
 def test_libraries_may_warn_but_not_chat(tmp_path):
     body = [
         "logging.getLogger('jax').info('news')",
@@ -303,6 +306,7 @@ def test_libraries_may_warn_but_not_chat(tmp_path):
     assert "news" not in result.stderr
 
 
+@pytest.mark.full
 def test_a_full_disk_ends_with_status_3_and_says_how_to_go_on(tmp_path):
     body = [
         "import errno, os",
@@ -315,6 +319,7 @@ def test_a_full_disk_ends_with_status_3_and_says_how_to_go_on(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_ends_at_once_and_without_a_traceback(tmp_path):
     body = [
         "with runner.Interrupt(print):",
@@ -379,6 +384,7 @@ def test_closed_streams_keep_no_run_from_training(closed, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.full
 def test_a_command_begins_where_its_shell_ends(tmp_path):
     """``exec`` keeps the process, and the system's record of when that began."""
     script = "import time, jafl; print(time.perf_counter() - jafl._BEGAN)"

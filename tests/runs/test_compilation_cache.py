@@ -47,6 +47,7 @@ def in_python(code: str, home: Path, **variables: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+@pytest.mark.full
 def test_programs_are_kept_from_python_also_after_others_were_compiled(tmp_path):
     code = (
         "import jafl, jax; jax.jit(lambda x: x + 1)(1.0); print(jafl.compilation_cache({}));"

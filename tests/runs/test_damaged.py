@@ -161,6 +161,7 @@ def reports(tmp_path_factory):
     return made
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_report_lists_a_damaged_run_and_is_not_disturbed(name, reports):
     html, markdown = reports[name]
@@ -245,6 +246,7 @@ def comparison(tmp_path_factory):
     return folder
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -86,6 +86,7 @@ def edited(runs, tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_every_file_that_a_run_leaves_for_good_has_a_digest_and_an_edit_here(runs):
     left = {file.name for file in (runs / "over").iterdir()} - {*PICTURES}
     assert left <= {*FILES}

@@ -41,6 +41,7 @@ def stopped(tmp_path_factory, condition):
     return folder
 
 
+@pytest.mark.full
 def test_the_summary_says_why_it_stopped_and_it_is_over(stopped, condition):
     summary = json.loads((stopped / "summary.json").read_text())
     assert (summary["status"], summary["stopped_when"]) == ("finished", condition)

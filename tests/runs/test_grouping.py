@@ -105,6 +105,7 @@ def test_in_the_matrix_form_different_rules_go_together_and_end_as_alone():
         )
 
 
+@pytest.mark.full
 def test_a_plan_form_that_a_rule_lacks_is_refused():
     with pytest.raises(jafl.SettingError, match="plan_form is 'matrix', but must be loop .* not linear"):
         experiments(algorithm="fedbuff", server_optimizer="adam", plan_form="matrix")

@@ -54,6 +54,7 @@ def test_a_stopped_run_trains_again(tmp_path):
     assert "to server step 10." in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", ["finished", pytest.param("stopped", marks=pytest.mark.full)])
 def test_a_run_is_kept_until_the_new_one_has_come_as_far(before, tmp_path, monkeypatch):
     """Its checkpoints, too: it can go on with the smaller budget."""

@@ -52,6 +52,7 @@ def test_a_run_draws_the_few_that_are_looked_at_unless_others_are_asked_for(all_
         assert few == everything, name
 
 
+@pytest.mark.full
 def test_no_picture_shows_a_constant(all_of_one):
     assert not drawn(all_of_one) & {"in_flight", "participating_examples"}, (
         "six always train, nothing is lost"
@@ -71,6 +72,7 @@ def test_a_comparison_draws_its_own_in_place_of_its_runs(tmp_path):
     assert not list((tmp_path / "none").rglob("*.png"))
 
 
+@pytest.mark.full
 def test_what_is_drawn_later_from_the_files_is_the_same(all_of_one, tmp_path):
     quiet(SMALL, tmp_path / "run", pictures="none")
     before = (tmp_path / "run" / "summary.json").read_bytes()

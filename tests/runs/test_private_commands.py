@@ -122,6 +122,7 @@ def test_a_comparison_tells_each_private_run_and_draws_no_wrong_one(tmp_path):
     assert all("privacy" in claim for claim in runs.values())
 
 
+@pytest.mark.full
 def test_what_the_schedule_and_the_weights_make_public_is_said():
     settings = changed(
         delay="once_per_client(proportional_to_examples(mean=1.0))",
@@ -228,6 +229,7 @@ def drawn(tmp_path_factory):
     return folder, made
 
 
+@pytest.mark.full
 def test_two_runs_of_one_command_have_other_noise_and_its_seed_is_in_no_file(drawn):
     folder, made = drawn
     norms = [read_arrays(folder / name / "reports.npz")["step_noise_norm"] for name in ("one", "two")]

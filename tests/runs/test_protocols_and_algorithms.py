@@ -145,6 +145,7 @@ def repeated(request, tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RUNS)
 def test_config_repeats_a_run_of_every_protocol(name, repeated):
     first, again = repeated / name / "first", repeated / name / "again"
@@ -224,6 +225,7 @@ def test_every_option_of_the_runs_shows_in_their_schedule(name, repeated):
 NUMBERS = {"config.json", "schedule.npz", "partition.npz", "diagnostics.json"}
 
 
+@pytest.mark.full
 def test_a_dry_run_leaves_four_files_and_pictures_of_the_schedule(tmp_path):
     said = []
     settings = Settings(algorithm="fedbuff", num_clients=9, model="softmax", client_trips=90)
@@ -271,6 +273,7 @@ def trained(request, tmp_path_factory):
     return folder
 
 
+@pytest.mark.few_by_default(1)
 def test_every_algorithm_runs_and_reports(trained):
     """As many numbers as there are trips, or steps, or steps times trips in each; and none that is not a number."""
     schedule, reports = read_arrays(trained / "schedule.npz"), read_arrays(trained / "reports.npz")

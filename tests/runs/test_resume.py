@@ -249,6 +249,7 @@ def test_what_only_a_sweep_reads_is_refused_where_a_run_goes_on(typed, stopped, 
     assert_refused(said, f"{typed[2:].partition('=')[0]} is ... left out where no sweep goes on")
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     "arguments, message",
     [

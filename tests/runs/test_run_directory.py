@@ -124,6 +124,7 @@ def by_hand(request, comparison):
     return comparison / f"{request.param}-seed{SEEDS[0]}"
 
 
+@pytest.mark.few_by_default(1)
 def test_all_files_are_there_and_nothing_else(any_run):
     folder, _ = any_run
     names = {path.name for path in folder.iterdir()}

@@ -96,6 +96,7 @@ def test_a_run_with_a_larger_budget_is_ordered_from_its_start(orders, tmp_path, 
     assert trained["fedbuff-seed0"].evaluations == outcome.evaluations
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", [pytest.param("finished", marks=pytest.mark.full), "damaged"])
 def test_a_run_that_is_trained_anew_is_ordered_from_its_start(before, orders, tmp_path, monkeypatch):
     """By --overwrite, whatever the earlier run was."""

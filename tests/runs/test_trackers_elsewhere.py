@@ -37,6 +37,7 @@ def in_csv(folder):
     return {int(row.pop("server_step")): row for row in rows}
 
 
+@pytest.mark.full
 def test_a_csv_file_holds_what_metrics_do(tmp_path):
     (tracker,) = trackers.named("csv")
     quiet(SMALL, tmp_path / "run", trackers=[tracker])

@@ -240,6 +240,7 @@ FULL = {
 }
 
 
+@pytest.mark.few_by_default(4)
 @pytest.mark.parametrize("row", in_tiers(RANDOM, RANDOM.keys() - FULL))
 def test_random_schedules(row):
     cases, compared, how_many = row

@@ -122,6 +122,7 @@ def duration_of(law, seed):
     return duration
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("momentum, factor", [(0.9, 1.5), (0.5, 1.0), (1.0, 4.0)])
 @pytest.mark.parametrize("law", SCHEDULES)
 def test_the_schedule_equals_an_event_loop(law, momentum, factor):
@@ -231,6 +232,7 @@ def replay(schedule, federation, params, rate, rule):
     return versions[-1], np.array(losses)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("law", SCHEDULES)
 def test_runs_equal_the_reference_in_every_plan(law):
     import optax

@@ -148,6 +148,7 @@ def test_whoever_is_idle_at_a_tie_is_chosen_with_equal_chances(seed):
     assert len(counts) == 20 and uniform_enough(counts)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_cohorts_are_uniform_without_replacement(seed):
     """Each of the 20 sets of three of six clients as often as the others, in any two rounds on end."""
@@ -183,6 +184,7 @@ def test_each_tie_of_many_clients_is_handled_in_client_order():
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("by_k_sync", [False, True], ids=["rounds", "K-sync"])
 @pytest.mark.parametrize(
     ("started", "published", "rounded"),

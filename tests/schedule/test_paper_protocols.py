@@ -79,6 +79,7 @@ def ringleader(clients, law, seed, size, steps, stops):
     )
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("protocol", [ringmaster, rennala, malenia, fedfix, ringleader])
 @settings(max_examples=60)
 @given(st.data())
@@ -234,6 +235,7 @@ def test_each_client_makes_one_step_a_round(clients, law):
         assert set(schedule.client[:first].tolist()) == set(range(clients))
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(("clients", "attained"), [(3, 4), (5, 8), (10, 18)])
 def test_no_gradient_in_use_is_older_than_two_rounds(clients, attained):
     """2 N - 2 steps at most from its download to the last step that uses it; some come near enough to reach that."""
@@ -283,6 +285,7 @@ def test_steps_that_wait_for_the_slowest_are_rounds():
     np.testing.assert_array_equal(schedule.step_time, np.arange(1, 31))
 
 
+@pytest.mark.full
 def test_frequent_steps_are_asynchronous_training():
     """dt to 0: the trips of the steps that are not empty, one each, are those of asynchronous SGD."""
     every = 2.0**-17

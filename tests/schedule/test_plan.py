@@ -124,6 +124,7 @@ def test_one_step_needs_no_second_version():
     assert (plan.num_slots, plan.read_slot.tolist(), plan.write_slot.tolist()) == (1, [0], [1])
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     ("num_clients", "concurrency", "buffer_size", "law", "trips", "fewest", "most", "ring_at_least"),
     [

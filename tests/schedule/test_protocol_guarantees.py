@@ -53,6 +53,7 @@ NOT_OF = {
 }
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("protocol", in_tiers(PROTOCOLS.keys(), PROTOCOLS.keys() - {"limits"}))
 def test_promises(protocol):
     @settings(max_examples=100)

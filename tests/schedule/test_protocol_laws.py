@@ -183,6 +183,7 @@ def assert_same_but_for_times(short, long, factor):
 ARRIVE_ALIKE = ("dropout", "failure_rate", "availability", "restart")
 
 
+@pytest.mark.full
 @settings(max_examples=180)
 @given(
     asynchronous_cases()

@@ -61,6 +61,7 @@ def of_law(law, seed):
     return lambda client, trip: float(law.durations(seed, np.array([client]), np.array([trip]))[0])
 
 
+@pytest.mark.full
 @settings(max_examples=120)
 @given(st.data())
 def test_the_same_trips_as_in_a_loop_of_its_own(data):
@@ -113,6 +114,7 @@ def long_run(tasks, steps=120_000, law=UNEQUAL):
     return queued(num_clients=4, tasks=tasks, routing=ROUTING, delay=law, server_steps=steps, seed=2)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("tasks", [1, 3, 10])
 def test_throughput_and_staleness_of_a_jackson_network(tasks):
     """lambda = Z_{C-1} / Z_C; of client i the mean staleness is its mean number of tasks among C - 1, over p_i."""

@@ -158,6 +158,7 @@ BAD_ROUNDS = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bad", BAD_BUFFERED.values(), ids=BAD_BUFFERED)
 def test_asynchronous_refuses(bad):
     changes, *parts = bad

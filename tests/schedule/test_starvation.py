@@ -226,6 +226,7 @@ NEVER_A_STEP = {
 }
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("stop", [{}, TRIPS], ids=["server_steps", "client_trips"])
 @pytest.mark.parametrize("name", NEVER_A_STEP)
 def test_training_that_never_makes_a_step_is_refused(name, stop):

@@ -64,6 +64,7 @@ def rows_of(recorded, random):
     return [(client, next(left[client])) for client in owners]
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", ["trace.csv", "trace.npz", "TRACE.CSV"])
 def test_what_is_written_is_read(folder, name):
     @given(recorded=RECORDED, random=st.randoms(use_true_random=False))

@@ -82,6 +82,7 @@ def test_waves_of_one_are_trip_by_trip():
         np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(
     ("clients", "width", "expected"),
     [(100, 64, 12.5), (1000, 1000, 40.0), (10_000, 2000, 128.0), (10_000, 64, 64.0)],
@@ -115,6 +116,7 @@ def test_waves_of_the_matrix_form_hold_trips_that_follow_one_another(case, width
             assert schedule.download_version[begin + size] > schedule.step[begin]
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("clients", [100, 1000, 4000, 10_000])
 def test_waves_of_the_matrix_form_are_as_long_as_what_depends_on_them_allows(clients):
     """One trip a step: a wave ends before the first trip of a client that started within it.
@@ -171,6 +173,7 @@ def test_what_is_not_a_plan_of_this_schedule_is_refused():
     refused("the plan's lanes is 9", lanes=9)
 
 
+@pytest.mark.full
 @settings(max_examples=200)
 @given(
     asynchronous_cases() | synchronous_cases(),

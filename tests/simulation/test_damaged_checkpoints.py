@@ -136,6 +136,7 @@ def test_each_file_of_the_last_checkpoint_is_verified(damage, good, whole, tmp_p
         assert len(said) == 1 and "the one after server step 10 is taken" in said[0]
 
 
+@pytest.mark.full
 def test_the_one_before_is_taken_and_said_so(folder, whole):
     said = []
     largest = max(files(folder / "20" / "carry"), key=lambda path: path.stat().st_size)

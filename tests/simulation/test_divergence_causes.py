@@ -237,6 +237,7 @@ CASES = {
 QUICK = ("token beyond the vocabulary", "a client's rate that blows up in one trip")
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.full) for case in CASES]
 )

@@ -169,6 +169,7 @@ def squared(tree: Any) -> float:
     return ref.inner_product(tree, tree)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", in_tiers(CASES, ("ace",)))
 def test_each_term_is_that_of_slow_sums_over_every_version(case: Case):
     """A, B, C and their sum u - grad F(w^t), at every chosen step, in float64."""

@@ -46,6 +46,7 @@ def test_each_client_is_measured_on_its_own_examples(held_out):
     assert last["client_accuracy_std"] == pytest.approx(accuracy.std())
 
 
+@pytest.mark.full
 def test_they_come_back_from_a_checkpoint_and_from_a_file(tmp_path):
     ended, part = resumed(lambda **options: alone(run(), **options), tmp_path, 6)
     assert part.client_metrics["loss"].shape == (3, 12)  # steps 0, 4 and 6
@@ -54,6 +55,7 @@ def test_they_come_back_from_a_checkpoint_and_from_a_file(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, saved, ended.client_metrics)
 
 
+@pytest.mark.full
 def test_runs_in_one_program_measure_their_clients_each():
     histories = jafl.simulate_many(
         [run(), run()._replace(key=jax.random.key(2)), run()._replace(evaluate_clients=False)]

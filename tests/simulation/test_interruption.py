@@ -51,6 +51,7 @@ def check_is_start_of(history, whole, steps):
     np.testing.assert_array_equal(history.trip_reports["loss"], losses)
 
 
+@pytest.mark.full
 def test_ctrl_c_stops_at_the_next_chunk_and_attaches_the_history(parts):
     whole = jafl.simulate(*parts, evaluate_at=[5, 20])
     with pytest.raises(KeyboardInterrupt) as raised:

@@ -38,6 +38,7 @@ def test_the_first_of_equal_ones_is_kept_and_the_start_where_nothing_is_a_number
     assert none.best_step == 0
 
 
+@pytest.mark.full
 def test_runs_in_one_program_keep_each_its_own():
     runs = [run(10.0, keep_best="test_loss"), run(rate=0.5, keep_best="test_accuracy"), run(rate=0.1)]
     seen = []
@@ -48,6 +49,7 @@ def test_runs_in_one_program_keep_each_its_own():
     assert (together[2].best_params, together[2].best_step) == (None, None)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
 def test_they_come_back_from_a_checkpoint_and_from_a_file(dtype, tmp_path):
     kept = run(10.0, dtype=dtype, keep_best="test_loss")

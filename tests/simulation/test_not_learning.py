@@ -68,6 +68,7 @@ def simulated(
     return said, history
 
 
+@pytest.mark.full
 def test_a_loss_that_ends_above_its_start_is_told_with_the_servers_rate():
     said, history = simulated(*world(), server=300.0)
     assert history.evaluations[-1]["test_loss"] > history.evaluations[0]["test_loss"]
@@ -100,6 +101,7 @@ def test_the_warning_points_at_the_callers_line():
     assert "Lower the server's learning rate, which is 1, to 0.001 for example" in str(caught[0].message)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("buffer_size, delay", [(1, None), (4, jafl.delays.constant(1.0)), (10, None)])
 def test_a_run_that_learns_ends_without_a_warning(buffer_size, delay):
     said, history = simulated(*world(buffer_size=buffer_size, delay=delay), client=0.03)
@@ -123,6 +125,7 @@ def trained():
     return simulated(*world(trips=4000), client=0.2)[1].params
 
 
+@pytest.mark.full
 def test_a_run_from_a_trained_model_may_lose_what_is_chance():
     params = trained()
     said, history = simulated(*world(), client=3.0, params=params)
@@ -267,6 +270,7 @@ def test_float_targets_are_judged_by_their_loss():
     assert "test loss" in why_not_learned(run, history)
 
 
+@pytest.mark.full
 def test_several_runs_in_one_program_warn_once():
     schedule, federation = world()
     model = jafl.models.softmax(CLASSES)

@@ -60,6 +60,7 @@ def rate_at(schedule, step):
     return schedule.build()(step)
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_that_is_specified_is_the_one_of_optax(name):
     positional, named = SCHEDULES[name]
@@ -90,6 +91,7 @@ def assert_alike(params, others):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), params, others)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     in_tiers(
@@ -208,6 +210,7 @@ def test_there_are_many_optimizers_and_all_that_are_refused_are_among_them():
     assert len(OPTIMIZERS) > 60 and set(REFUSED) <= set(OPTIMIZERS)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("how", ["specified", "as it is"])
 def test_every_optimizer_makes_a_step_or_is_refused(how):
     params = {"matrix": np.ones((4, 3), np.float32), "vector": np.ones(3, np.float32)}

@@ -99,6 +99,7 @@ def test_evaluation_callback_sees_each_evaluation_as_it_is_made(source):
     )
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("buffer_size", [1, 5])
 def test_divergence_names_the_first_step_and_client(source, buffer_size):
     """A client with an infinite example is the one that is named, at the step that applies its first trip."""
@@ -155,6 +156,7 @@ def test_what_does_not_fit_together_is_refused(source):
         jafl.simulate(schedule, federation, work, rule, params, key, evaluate_at=[41])
 
 
+@pytest.mark.full
 def test_any_flax_module_and_any_loss_work(source):
     """A user's own module and loss, at the size of a small run."""
     import flax.linen as nn

@@ -16,6 +16,7 @@ def parts():
     return small_parts()
 
 
+@pytest.mark.full
 def test_a_folder_keeps_checkpoints(parts, tmp_path):
     whole = jafl.simulate(**parts)
     for folder in (str(tmp_path / "text"), tmp_path / "path"):

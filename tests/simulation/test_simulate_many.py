@@ -200,6 +200,7 @@ def test_runs_of_unequal_length_and_data():
             assert_equal(history, alone(run))
 
 
+@pytest.mark.full
 def test_one_that_diverges_leaves_the_others_alone():
     with jax.enable_x64(True):
         runs = make_runs(ON_SHARED)

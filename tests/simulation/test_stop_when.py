@@ -37,6 +37,7 @@ def test_a_run_ends_with_the_first_evaluation_that_meets_it(whole, form):
     assert whole.stopped_when is None
 
 
+@pytest.mark.full
 def test_it_is_told_at_its_last_step_too_and_not_where_nothing_meets_it(whole):
     assert alone(run(stop_when="test_loss<=0")).stopped_when is None
     *others, last = (evaluation["test_loss"] for evaluation in whole.evaluations)

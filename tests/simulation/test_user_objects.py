@@ -213,6 +213,7 @@ def test_a_direction_that_is_not_like_the_parameters_is_refused(parts, change, m
         run(parts, rule=finishing(change))
 
 
+@pytest.mark.full
 def test_float64_that_a_run_does_not_compute_in_is_told(parts):
     source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
     with jax.enable_x64(True):

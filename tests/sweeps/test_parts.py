@@ -51,6 +51,7 @@ def test_parts_are_disjoint_and_whole_and_about_as_heavy(weights, count):
     assert max(loads) - min(loads) <= max(weights, default=0)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(
     "count", [1, 3, *(pytest.param(count, marks=pytest.mark.full) for count in (2, 5, 30))]
@@ -205,6 +206,7 @@ def test_there_may_be_more_parts_than_runs(tmp_path):
     assert sum("0 of 2 runs" in line for line in said) >= 3
 
 
+@pytest.mark.full
 def test_the_last_writer_has_seen_what_all_others_left(without_locks, monkeypatch, tmp_path):
     """Another part comes to its end while this one makes the table: without locks, between its look and its write."""
     survey, looks = sweep.survey, []
@@ -236,6 +238,7 @@ def test_parts_that_begin_at_once_do_not_refuse_each_others_sweep(without_locks,
     assert quiet(tmp_path, ONE, part="1/2", runs_together="never").left == 0
 
 
+@pytest.mark.full
 def test_without_locks_several_processes_are_sent_to_their_parts(without_locks, tmp_path):
     said = []
     for part in (None, "1/2"):
@@ -323,6 +326,7 @@ def test_the_command_refuses_what_cannot_be(more, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_comparison_that_began_without_parts_goes_on_without(tmp_path):
     (tmp_path / "both").mkdir()
     assert command(typed("--output_dir=both", seed="0,1", client_trips=20), tmp_path).status == 0

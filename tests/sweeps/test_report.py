@@ -49,6 +49,7 @@ def page(sweep):
     return Page(path.read_text())
 
 
+@pytest.mark.full
 def test_the_page_needs_nothing_else(page):
     assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
     for picture in page.pictures:
@@ -116,6 +117,7 @@ def test_a_single_run_shows_its_own_pictures(sweep, tmp_path):
     assert "1 run of fedbuff with 1 seed." in Page(first).text
 
 
+@pytest.mark.full
 def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
     source = sweep / "partition.alpha=1"
     for name, origin in (("a", "fedbuff-seed0"), ("b", "fedbuff-seed1"), ("c", "fedbuff-seed1")):
@@ -133,6 +135,7 @@ def test_any_directory_of_runs_and_runs_that_are_there_twice(sweep, tmp_path):
     assert "1 run: under way, or killed" in page.text
 
 
+@pytest.mark.full
 def test_what_cannot_be_reported_is_refused(sweep, tmp_path):
     ended = subprocess.run(
         [sys.executable, ROOT / "run.py", "report", str(tmp_path)],

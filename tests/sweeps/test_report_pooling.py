@@ -289,6 +289,7 @@ def test_runs_that_differ_in_no_argument_live_in_one_world(tmp_path):
     assert "different worlds" not in Report(tmp_path).said
 
 
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize(("name", "values"), ARGUMENTS.items())
 def test_arms_that_differ_in_one_argument_of_a_call_have_their_accuracy_picture(
     name, values, tmp_path, monkeypatch
@@ -447,6 +448,7 @@ def test_runs_of_one_arm_with_two_targets_are_two_rows(tmp_path):
 # Means, by hand
 
 
+@pytest.mark.full
 def test_pooled_runs_never_differ_in_anything_but_the_seed(tmp_path):
     """All subsets of a small world of runs: whatever is there, each mean is over one set of settings."""
     choices = [

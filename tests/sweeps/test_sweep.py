@@ -50,6 +50,7 @@ def whole(tmp_path_factory):
     return folder, quiet(SMALL, SWEEP, folder)
 
 
+@pytest.mark.full
 def test_every_run_is_there_and_is_that_of_its_condition(whole):
     folder, outcome = whole
     assert outcome.statuses == {"finished": 72}

@@ -23,6 +23,7 @@ SMALL = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "resampling",
     [

@@ -140,6 +140,7 @@ def test_together_equals_apart(algorithm, tmp_path):
     assert 0 < shared["memory"]["needed_bytes"] < shared["memory"]["available_bytes"]
 
 
+@pytest.mark.full
 def test_ctrl_c_in_the_middle_and_on(whole, tmp_path):
     folder = tmp_path / "sweep"
     stop = stop_at(6, "fedbuff-seed1")
@@ -161,6 +162,7 @@ def test_ctrl_c_in_the_middle_and_on(whole, tmp_path):
     assert_same(folder, whole)
 
 
+@pytest.mark.full
 def test_without_checkpoints_all_begin_anew(whole, tmp_path):
     folder = tmp_path / "sweep"
     stop = stop_at(6, "fedbuff-seed1")
@@ -170,6 +172,7 @@ def test_without_checkpoints_all_begin_anew(whole, tmp_path):
     assert_same(folder, whole)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("over", [1, 4])
 def test_stopped_between_two_last_files(over, whole, tmp_path, monkeypatch):
     """Those that are over stay as they are, byte by byte; the others train with them once more."""
@@ -314,6 +317,7 @@ def test_a_run_that_was_begun_alone_goes_on_alone(tmp_path):
     assert not list((tmp_path / "sweep").rglob("checkpoints*"))
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_other_runs_is_told_and_removed(tmp_path, whole):
     stop, said = stop_at(6, "fedbuff-seed1"), []
     folder = tmp_path / "sweep"
