@@ -99,8 +99,21 @@ class _Named(str):
 
 def examined(rule: Rule | Specification) -> tuple[str, ...] | str:
     """Those of ``COUNTS`` that a rule's weights read, or why it is not eligible: a sentence without a full stop."""
-    built = as_specification(rule).build()
-    require(isinstance(built, Rule), "rule", rule, "a rule", "Call its factory: jafl.rules.fedbuff().")
+    made = as_specification(rule).build()
+    require(isinstance(made, Rule), "rule", rule, "a rule", "Call its factory: jafl.rules.fedbuff().")
+    leaves, form = jax.tree.flatten(as_specification(rule))
+    try:
+        hash((form, *leaves))
+    except TypeError:  # it holds an array, or something else that cannot be compared
+        return _examined.__wrapped__(form, *leaves)
+    return _examined(form, *leaves)
+
+
+# A private run asks several times, and each answer takes as long as a short run.
+@functools.lru_cache(maxsize=32)
+def _examined(form: Any, *leaves: Any) -> tuple[str, ...] | str:
+    """As ``examined``, of a specification's form and numbers."""
+    built: Rule = jax.tree.unflatten(form, leaves).build()
     if built.rounding:
         built = built.rounding.rule
     wanted = built.requirements
