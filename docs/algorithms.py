@@ -90,7 +90,9 @@ All with the rules' default arguments.
 COMBINED = """## Combinations
 
 Algorithms that are one of these rules with other settings. The learning rates of all are
-[from one search](../experiments/tools/benchmarks/README.md#default-learning-rates).
+[from one search](../experiments/tools/benchmarks/README.md#default-learning-rates). Beside any
+rule clients can train [models of their own](how_to.md#give-each-client-a-model-of-its-own), in the loop form: Ditto
+(Li, Hu, Beirami and Smith, ICML 2021), v\\_i ← v\\_i - η (g(v\\_i) + λ (v\\_i - x)).
 """
 
 

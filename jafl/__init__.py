@@ -61,6 +61,7 @@ _HOME = {
     "compilation_cache": "base.compilation_cache",
     "decomposed": "rules.decomposition",
     "decomposed_four_ways": "rules.decomposition",
+    "ditto": "clients",
     "drawn_staleness": "schedule",
     "duration_trace": "schedule",
     "federate": "data",

@@ -33,9 +33,9 @@ CHAPTERS = {
     "simulate": Chapter(
         "Simulations",
         "What puts a schedule, a federation, a model, client work and a rule together, and what comes of it.",
-        ("simulate", "simulate_many", "Run", "client_work", "Evaluator", "History", "Checkpoints", "forecast",
-         "compilation_cache", "decomposed", "decomposed_four_ways", "SettingError", "DivergenceError", "Interrupted",
-         "NotLearningWarning"),
+        ("simulate", "simulate_many", "Run", "client_work", "ditto", "Evaluator", "History", "Checkpoints",
+         "forecast", "compilation_cache", "decomposed", "decomposed_four_ways", "SettingError", "DivergenceError",
+         "Interrupted", "NotLearningWarning"),
     ),
     "schedules": Chapter(
         "Schedules",

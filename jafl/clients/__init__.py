@@ -1,6 +1,7 @@
 """The work of a client in one trip, and the optimizers that it may use."""
 
 from jafl.clients.minibatch_gradients import dropout_key, minibatches, trip_words
+from jafl.clients.personal import ditto
 from jafl.clients.records import ClientData, ClientResult, ClientStateRequest, ClientWork
 from jafl.clients.work import client_work
 
@@ -10,6 +11,7 @@ __all__ = [
     "ClientStateRequest",
     "ClientWork",
     "client_work",
+    "ditto",
     "dropout_key",
     "minibatches",
     "trip_words",

@@ -110,7 +110,7 @@ class LocalTraining:
         """One trip; see ``ClientWork.train``."""
         if self.correction and self.correction.start:
             start = self.correction.start(data.broadcast)
-        trip = self._trip(data, start, client, key)
+        trip = self.trip(data, start, client, key)
         # The update as it is: exact, and two passes over the parameters fewer.
         if self.local_steps == 1 and not self.begins_elsewhere:
             updates, state, loss, used, _, gradient = self._step(
@@ -128,7 +128,7 @@ class LocalTraining:
             counted = jax.tree.map(jnp.add, counted, count)
             return optax.apply_updates(params, updates), state, first_loss, counted, seen + used, total
 
-        steps = self._steps(trip.batches_per_epoch, data.local_steps)
+        steps = self.steps(trip.batches_per_epoch, data.local_steps)
         # One at least: a trip without steps has a loss, too, that of the model which it has downloaded.
         rounds = jnp.maximum(steps, 1) if self.is_scheduled else steps
         total = zeros_like_model(start) if self.correction and self.correction.needs_mean else None
@@ -213,7 +213,7 @@ class LocalTraining:
         if self.compression is not None and self.feedback:
             self.compression.check_error_feedback(sum(leaf.size for leaf in jax.tree.leaves(params)))
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
-        steps = np.unique(np.zeros_like(per_epoch) + self._steps(np.maximum(per_epoch, 1), local_steps))
+        steps = np.unique(np.zeros_like(per_epoch) + self.steps(np.maximum(per_epoch, 1), local_steps))
         check_client_optimizer(self.optimizer, params, steps)
 
     def minibatches(self, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> np.ndarray:
@@ -221,7 +221,7 @@ class LocalTraining:
         count = np.maximum(np.asarray(num_examples, np.int64), 1)
         size = count if self.batch_size == 0 else np.full_like(count, self.batch_size)
         per_epoch = -(-count // size)
-        steps = np.zeros_like(count) + self._steps(per_epoch, local_steps)
+        steps = np.zeros_like(count) + self.steps(per_epoch, local_steps)
         if self.is_scheduled:
             steps = np.maximum(steps, 1)  # as many as ``train`` computes
         if self.whole_batches:
@@ -232,13 +232,13 @@ class LocalTraining:
         )
         return epochs * ((per_epoch - 1) * parts_of_whole + parts_of_last) + begun * parts_of_whole
 
-    def _steps(self, batches_per_epoch: Any, scheduled: Any) -> Any:
+    def steps(self, batches_per_epoch: Any, scheduled: Any) -> Any:
         """Local steps of a trip, for one client or an array of them; ``scheduled``: what the schedule says."""
         if self.is_scheduled:
             return scheduled
         return self.local_steps if self.local_epochs is None else self.local_epochs * batches_per_epoch
 
-    def _trip(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> _Trip:
+    def trip(self, data: ClientData, start: Params, client: jax.Array, key: jax.Array) -> _Trip:
         first, end = data.own_offsets(client)
         count = end - first
         size = count if self.batch_size == 0 else self.batch_size
@@ -267,7 +267,7 @@ class LocalTraining:
           (updates, optimizer state, mean loss, examples used, what the loss counts of them, the gradient before its
           correction).
         """
-        gradient, loss, used, count = self._gradient(trip, number, params)
+        gradient, loss, used, count = self.gradient(trip, number, params)
         direction = gradient
         if self.correction and self.correction.direction:
             own = (trip.term, params, trip.start, trip.data.broadcast)
@@ -281,7 +281,7 @@ class LocalTraining:
             updates = jax.tree.map(lambda u: u * (used.astype(u.dtype) / self.batch_size), updates)
         return updates, state, loss, used, count, gradient
 
-    def _gradient(
+    def gradient(
         self, trip: _Trip, step: jax.Array, params: Params
     ) -> tuple[Gradients, jax.Array, jax.Array, jax.Array | None]:
         """A minibatch: its gradient with regularizers, its mean loss without them, its examples and its count."""

@@ -109,6 +109,8 @@ class ClientWork(NamedTuple):
     examples [J] and its local steps [J].
 
     compression: what compresses its updates, which are returned as the server decodes them; None: nothing.
+
+    personal: (state [*S]) -> [*P], the model of its own in what a client keeps; None: it has none.
     """
 
     train: Callable[[ClientData, Params, jax.Array, jax.Array], ClientResult]
@@ -120,6 +122,7 @@ class ClientWork(NamedTuple):
     correction: str | None = None
     reads_local_steps: bool = False
     compression: Compressor | None = None
+    personal: Callable[[Any], Params] | None = None
 
     def state_shapes(self, params: Params) -> Any:
         """[*S] the shapes of what a client keeps, for a model [*P] or its shapes; None if that is nothing."""

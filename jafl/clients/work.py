@@ -3,6 +3,7 @@
 A trip is a number of optimizer steps on minibatches of the client's own examples; ``minibatch_gradients`` says which.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,10 @@ from jafl.clients.argument_checks import check_batches, check_steps, number_as_d
 from jafl.clients.compression import Compressor, check_compression
 from jafl.clients.corrections import CORRECTIONS, check_correction
 from jafl.clients.local_training import LocalTraining
+from jafl.clients.personal import PersonalTraining, check_personal
 from jafl.clients.records import ClientStateRequest, ClientWork
 from jafl.models import Model
+from jafl.records import Params
 from jafl.specifications import Specification, specification
 
 
@@ -37,6 +40,7 @@ def client_work(
     state_precision: str = "full",
     compression: Compressor | None = None,
     error_feedback: bool = False,
+    personal: Specification | None = None,
 ) -> Specification:
     """Describes local training: what one client does between its download and its upload.
 
@@ -79,6 +83,9 @@ def client_work(
       error_feedback: each client keeps what compression has left out, and adds it to its next update: of an update u
         and what is kept, e, it sends C(u + e) and keeps u + e - C(u + e) (Seide et al. 2014; Karimireddy et al. 2019,
         arXiv 1901.09847, algorithm 2, whose step is here the whole trip, as in Qsparse-local-SGD, Basu et al. 2019).
+      personal: how each client trains a model of its own beside the update that it sends, such as
+        ``jafl.ditto(strength=0.5, learning_rate=0.1)``: ``History.personal_params``, which
+        ``jafl.simulate(..., evaluate_clients=True)`` measures on the client's own examples. None: it trains none.
 
     Returns:
       A specification of the work, for ``jafl.simulate``.
@@ -110,12 +117,13 @@ def client_work(
     check_correction(correction, compression, error_feedback)
     corrected = CORRECTIONS[correction] if correction else None
     check_compression(compression, error_feedback, correction if corrected and corrected.feedback else None)
+    check_personal(personal)
     keeps = keep_optimizer_state or error_feedback or (corrected is not None and corrected.keeps)
     require(
-        state_precision == "full" or keeps,
+        state_precision == "full" or keeps or personal is not None,
         "state_precision",
         state_precision,
-        "'full' where clients keep nothing: with neither correction, keep_optimizer_state nor error_feedback",
+        "'full' where clients keep nothing: without correction, keep_optimizer_state, error_feedback and personal",
     )
     proximal, l2 = (
         None if number is None else number_as_data(name, number)
@@ -137,6 +145,7 @@ def client_work(
         None if state_precision == "full" else state_precision,
         compression,
         error_feedback or None,
+        personal,
     )
 
 
@@ -156,6 +165,7 @@ def _client_work(
     state_precision=None,
     compression=None,
     error_feedback=None,
+    personal=None,
 ) -> ClientWork:
     """The work that ``client_work`` describes; the arguments are checked."""
     training = LocalTraining(
@@ -173,19 +183,24 @@ def _client_work(
         compression,
         bool(error_feedback),
     )
-    state = None
+    initial: Callable[[Params], Any] | None = None
     if keep_optimizer_state:
-        state = ClientStateRequest(training.first_kept)
+        initial = training.first_kept
     elif error_feedback or (training.correction and training.correction.keeps):
-        state = ClientStateRequest(training.first_own)
+        initial = training.first_own
+    trips: LocalTraining | PersonalTraining = training
+    if personal is not None:
+        trips = PersonalTraining(training, personal, initial)
+        initial = trips.first_kept
     return ClientWork(
-        training.train,
+        trips.train,
         model,
-        training.minibatches,
+        trips.minibatches,
         reads_version=schedule is not None,
         check=training.check,
-        state=state and state._replace(precision=state_precision or "full"),
+        state=initial and ClientStateRequest(initial, state_precision or "full"),
         correction=correction,
         reads_local_steps=training.is_scheduled,
         compression=compression,
+        personal=None if personal is None else operator.attrgetter("model"),
     )

@@ -106,6 +106,7 @@ def _with_jax() -> tuple[Grammar, ...]:
     import optax
 
     from jafl.clients.compression import COMPRESSORS
+    from jafl.clients.personal import ditto
     from jafl.clients.work import client_work
     from jafl.config.own_calls import Split, float32, float64
     from jafl.config.presets import ALGORITHMS
@@ -167,7 +168,7 @@ def _with_jax() -> tuple[Grammar, ...]:
             fixed=("model", "learning_rate", "optimizer", "correction"),
             has_default=True,
             exclusive=(("local_steps", "local_epochs"),),
-            inner=COMPRESSORS,
+            inner={**COMPRESSORS, "ditto": ditto},
         ),
         Grammar("server_optimizer", server, **of_optimizers),
         Grammar(

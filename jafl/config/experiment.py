@@ -217,7 +217,10 @@ def _check_stop_when(settings: Settings, model: Model, federation: Federation) -
     own += ["train_accuracy"] if settings.train_accuracy else []
     if settings.evaluate_clients:
         kinds = ("mean", "worst_tenth", "std")
-        own += [f"client_{name}_{kind}" for name in (*model.measured, "loss") for kind in kinds]
+        names = [*model.measured, "loss"]
+        if settings.argument("client_work.personal"):
+            names += [f"personal_{name}" for name in names]
+        own += [f"client_{name}_{kind}" for name in names for kind in kinds]
     public = None if settings.privacy is None else measured
     check_measured("stop_when", condition.text, condition.column, [*measured, *own], public)
 

@@ -593,7 +593,9 @@ class Grammar:
 
     def _parameters_of(self, name: str) -> dict[str, inspect.Parameter]:
         parameters = inspect.signature(self.factory(name)).parameters
-        return {name: each for name, each in parameters.items() if name not in self.fixed}
+        # What the experiment fills in is of the setting's own factories: a call inside may have the same name.
+        fixed = () if name in self.inner else self.fixed
+        return {argument: each for argument, each in parameters.items() if argument not in fixed}
 
     @functools.cached_property
     def _own_parameters(self) -> dict[str, dict[str, inspect.Parameter]]:

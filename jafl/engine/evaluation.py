@@ -1,8 +1,9 @@
 """Evaluation of a server model on held-out examples."""
 
+import functools
 import numbers
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jafl.models.tasks import in_jax
 from jafl.records import Params
 
 EXAMPLES_AT_ONCE = 512
+EXAMPLES_OF_A_CLIENT = 32  # at most, that are measured at once with the client's own model
 
 
 class Evaluator:
@@ -199,13 +201,50 @@ def _per_client(model: Model, params: Params, federation: Federation, held: Any)
         for name in names:
             for column, values in zip(columns[name], sums_and_counts[name], strict=True):
                 column[start : start + len(rows)] = values[: len(rows)]
-    holder = np.repeat(np.arange(federation.num_clients), held.sizes)
+    return _means(model, columns, held)
+
+
+def personal_per_client(
+    model: Model, models_of: Callable[[np.ndarray], Params], federation: Federation
+) -> dict[str, np.ndarray]:
+    """``per_client`` of each client's own model in the place of one for all, each metric named ``personal_metric``.
+
+    models_of: (clients [W]) -> [W, *P].
+    """
+    held = federation.held_out or federation.partition
+    columns = {name: np.zeros((2, len(held.indices))) for name in (*model.measured, "loss")}
+    # Each client's examples in pieces of one size, some pieces at a time: one program serves all sizes of clients.
+    size = int(min(max(held.sizes.max(), 1), EXAMPLES_OF_A_CLIENT))
+    pieces = -(-held.sizes // size)
+    client = np.repeat(np.arange(federation.num_clients), pieces)
+    number = np.arange(len(client)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    places = (held.offsets[client] + size * number)[:, None] + np.arange(size)
+    present = places < held.offsets[client + 1][:, None]
+    at_once = EXAMPLES_AT_ONCE // size
+    for start in range(0, len(client), at_once):
+        own = np.arange(start, start + at_once)
+        # The last block is filled up with its first piece, and pieces with their first example.
+        block = np.where(own < len(client), own, start)
+        rows = held.indices[np.where(present[block], places[block], places[block, :1])]
+        values = jax.device_get(
+            _measured_per_model(model, models_of(client[block]), federation.x[rows], federation.y[rows])
+        )
+        counted = present[block] & (own < len(client))[:, None]
+        for name, column in columns.items():
+            for each, measured in zip(column, values[name], strict=True):
+                each[places[block][counted]] = measured[counted]
+    return {f"personal_{name}": values for name, values in _means(model, columns, held).items()}
+
+
+def _means(model: Model, columns: Mapping[str, np.ndarray], held: Any) -> dict[str, np.ndarray]:
+    """{metric: [N]} of sums and counts [2, examples], by the clients who hold the examples."""
+    holder = np.repeat(np.arange(len(held.sizes)), held.sizes)
     means = {}
-    for name in names:
-        sums, counts = (np.bincount(holder, column, federation.num_clients) for column in columns[name])
+    for name, (sums, counts) in columns.items():
+        total, count = (np.bincount(holder, column, len(held.sizes)) for column in (sums, counts))
         # 0 / 0, of a client without examples, is the NaN that is promised.
         with np.errstate(invalid="ignore"):
-            means[name] = sums / counts
+            means[name] = total / count
         metric = model.measured.get(name)
         if isinstance(metric, Metric) and metric.finish:
             finish = metric.finish
@@ -258,6 +297,14 @@ def _measured_per_example(
     values = _measured(model, params, x, y)
     alone = {name: value for name, value in values.items() if not isinstance(value, (tuple, list))}
     return {**values, **{name: (value, jnp.ones(len(x), int)) for name, value in alone.items()}}
+
+
+@jax.jit
+def _measured_per_model(
+    model: Model, params: Params, x: jax.Array, y: jax.Array
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """``_measured_per_example`` [W, B] of each of W models, ``params`` [W, *P], on examples of its own."""
+    return jax.vmap(functools.partial(_measured_per_example, model))(params, x, y)
 
 
 def _measured(model: Model, params: Params, x: jax.Array, y: jax.Array) -> dict[str, Any]:

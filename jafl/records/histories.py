@@ -58,7 +58,9 @@ class History:
         None without that.
       best_step: its server step; None without ``keep_best``.
       client_metrics: {metric: [evaluations, N] NumPy}: what was measured on each client's own examples, NaN for one
-        without any; None without ``evaluate_clients``.
+        without any; None without ``evaluate_clients``. Of clients with models of their own also
+        ``personal_accuracy``, ``personal_loss``, ..., of these models on the same examples.
+      personal_params: [N, *P] NumPy, the clients' own models after the last step (``jafl.ditto``); None without.
     """
 
     evaluations: list[dict[str, Any]]
@@ -75,6 +77,7 @@ class History:
     best_params: Params = None
     best_step: int | None = None
     client_metrics: Mapping[str, np.ndarray] | None = None
+    personal_params: Params = None
 
     @property
     def weights(self) -> np.ndarray:

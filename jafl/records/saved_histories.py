@@ -67,7 +67,9 @@ def read(kind: type, path: str | os.PathLike[str], params: Any) -> Any:
     try:
         content, arrays = _parts(file)
         fields: dict[str, Any] = {
-            name: _decoded(node, arrays, params if name in ("params", "best_params") else None)
+            name: _decoded(
+                node, arrays, params if name in ("params", "best_params", "personal_params") else None
+            )
             for name, node in content["fields"].items()
         }
         return kind(**fields)

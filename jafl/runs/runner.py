@@ -51,7 +51,7 @@ DRY_RUN_COLUMNS = (
     "fairness loss",
 )
 # What a comparison leaves out of its runs' summaries.
-NOT_COMPARED = ("participation", "client_accuracy", "format", "digests")
+NOT_COMPARED = ("participation", "client_accuracy", "client_personal_accuracy", "format", "digests")
 
 
 def run(

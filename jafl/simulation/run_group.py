@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from jafl.base import processes
 from jafl.base.errors import SettingError
 from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
+from jafl.engine.loop.client_memory import personal_models
 from jafl.engine.plan.device_memory import CompiledMemory, Forecast, ran_out_of_memory, read_compiled_memory
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.preparation import Preparation
@@ -122,6 +124,25 @@ class RunGroup(abc.ABC):
           OutOfMemory: if it compiles nothing that takes more memory than the device has.
         """
 
+    def client_memory(self, number: int) -> Any:
+        """The clients' memory of one run, all rows written."""
+        raise NotImplementedError(f"{type(self).__name__} holds no client memory.")
+
+    def personal_models(self, number: int) -> Callable[[np.ndarray], Any] | None:
+        """(clients [W]) -> [W, *P]: the clients' own models in one run; None where they have none."""
+        run = self.preparations[number].run
+        work = as_specification(run.client_work)
+        if work.build().personal is None:
+            return None
+        memory = self.client_memory(number)
+        return lambda clients: at_hand(personal_models(work, run.params, memory, clients))
+
+    def personal_params(self, number: int) -> Any:
+        """``History.personal_params`` of one run, now."""
+        models = self.personal_models(number)
+        clients = np.arange(self.preparations[number].run.schedule.num_clients)
+        return models and jax.tree.map(np.array, models(clients))
+
     def compile(self) -> None:
         """Compiles the program. ``memory`` is then what the compiler says, if it does, and must fit.
 
@@ -170,6 +191,10 @@ class SingleRun(RunGroup):
     def losses(self, number: int) -> Any:
         """[J] the loss of each trip."""
         return at_hand(self.carry.trip_reports["loss"])
+
+    def client_memory(self, number: int) -> Any:
+        """The clients' memory, all rows written."""
+        return self._program.placement.rows.write_pending_row(self.carry.memory)
 
     def are_finite(self) -> np.ndarray:
         """[1] bool: whether the parameters are free of NaN and infinity."""
@@ -224,6 +249,11 @@ class StackedRuns(RunGroup):
     def losses(self, number: int) -> Any:
         """[J] the loss of each trip of one run, in NumPy."""
         return np.asarray(self.carry.trip_reports["loss"])[number]
+
+    def client_memory(self, number: int) -> Any:
+        """The clients' memory of one run, all rows written."""
+        own = jax.tree.map(operator.itemgetter(number), self.carry.memory)
+        return self.stack.program(self.stack.own).placement.rows.write_pending_row(own)
 
     def are_finite(self) -> np.ndarray:
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""

@@ -13,7 +13,7 @@ import numpy as np
 from jafl.base.errors import is_number, require
 from jafl.data import Federation
 from jafl.engine.devices import at_hand
-from jafl.engine.evaluation import Evaluator, fairness, per_client, recorded
+from jafl.engine.evaluation import Evaluator, fairness, per_client, personal_per_client, recorded
 from jafl.engine.plan.preparation import Preparation
 from jafl.engine.plan.run import Run
 from jafl.privacy.private import report_of
@@ -127,6 +127,7 @@ class RunState:
             best_params=self.best_params,
             best_step=None if self.best_params is None else self.evaluations[self._best()]["server_step"],
             client_metrics=self.client_metrics,
+            personal_params=group.personal_params(self.number),
         )
 
     @property
@@ -139,12 +140,14 @@ class RunState:
             for name in self.client_measurements[0]
         }
 
-    def measure_clients(self, params: Params) -> None:
-        """Measures the model on each client's own examples, for the last evaluation, if the run asks for it."""
+    def measure_clients(self, params: Params, group: RunGroup) -> None:
+        """Measures the model, and the client's own, on each client's examples, if the run asks for it."""
         if not self.run.evaluate_clients:
             return
         model = as_specification(self.run.client_work).build().model
         measured = per_client(model, params, self.run.federation)
+        if models := group.personal_models(self.number):
+            measured |= personal_per_client(model, models, self.run.federation)
         self.client_measurements.append(measured)
         for name, values in measured.items():
             better = not name.endswith(SMALLER)
@@ -152,13 +155,8 @@ class RunState:
                 column = f"client_{name}_{kind}"
                 # Only now: an evaluator says the names of its metrics with its first result.
                 taken = column in self.evaluations[-1]
-                require(
-                    not taken,
-                    "a column of an evaluator",
-                    column,
-                    "none that evaluate_clients makes",
-                    "Rename it.",
-                )
+                allowed = "none that evaluate_clients makes"
+                require(not taken, "a column of an evaluator", column, allowed, "Rename it.")
                 self.evaluations[-1][column] = value
 
     def check_columns(self) -> None:
@@ -253,7 +251,7 @@ def evaluate(
     results = _results(states, group, models)
     for state, result in zip(states, results, strict=True):
         state.evaluations.append(_record(state, result, group.reports(state.number), done))
-        state.measure_clients(models[state.number])
+        state.measure_clients(models[state.number], group)
         state.check_columns()
         state.keep_if_best(models[state.number])
         if on_evaluation:

@@ -616,7 +616,12 @@ OTHER_ARGUMENTS = {
         "client_work": {
             **{"local_steps": 3, "local_epochs": 2, "batch_size": 5, "proximal": 0.3, "l2": 0.3},
             **{"learning_rate_normalization": True, "keep_optimizer_state": True, "state_precision": "int8"},
-            **{"compression": "qsgd(levels=3)", "error_feedback": True},
+            **{"compression": "qsgd(levels=3)", "error_feedback": True, "personal": "ditto(0.2, 0.3)"},
+        },
+        "client_work(personal=ditto(0.5, 0.1))": {
+            "strength": 0.2,
+            "personal.learning_rate": 0.3,
+            "personal.local_steps": 2,
         },
         "client_work(compression=qsgd(levels=4))": {"levels": 3},
         "client_work(compression=top_k(fraction=0.5))": {

@@ -247,6 +247,9 @@ def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
         num_clients=5,
         partition="iid",
         split="split(client_test_fraction=0.2)",
+        client_work="client_work(personal=ditto(0.5, 0.1))",
+        evaluate_clients=True,
+        stop_when="client_personal_loss_mean<=-1",
     )
     runner.run(settings, tmp_path / "one", show=lambda _: None)
     (again,) = make_experiments(Settings.from_file(str(tmp_path / "one" / "config.json")))
@@ -258,8 +261,12 @@ def test_a_run_on_images_is_repeated_from_its_config(prepared_dir, tmp_path):
         np.testing.assert_array_equal(arrays["indices"], again.federation.partition.indices)
         np.testing.assert_array_equal(arrays["held_out_indices"], again.federation.held_out.indices)
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
-    assert len(summary["client_accuracy"]) == 5
-    assert all(0 <= accuracy <= 1 for accuracy in summary["client_accuracy"])
+    for name in ("accuracy", "personal_accuracy"):
+        assert len(summary[f"client_{name}"]) == 5
+        assert all(0 <= accuracy <= 1 for accuracy in summary[f"client_{name}"])
+        assert np.mean(summary[f"client_{name}"]) == pytest.approx(
+            json.loads(lines[-1])[f"client_{name}_mean"]
+        )
 
 
 @pytest.mark.parametrize("partition", [None, "natural", "natural(seed=3)"])

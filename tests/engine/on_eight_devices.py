@@ -47,6 +47,7 @@ CASES = (
     "fedbuff, clients keep their momentum; slow clients",
     "fedbuff, QSGD; very unequal clients",
     "fedbuff, top-k with error feedback; slow clients",
+    "fedbuff, ditto; slow clients",
     "ef21; very unequal clients",
     "qafel; slow clients",
 )
@@ -78,6 +79,7 @@ IN_PARTS = (
     "masfl; very unequal clients",
     "fedbuff, clients keep their momentum; very unequal clients",
     "fedbuff, top-k with error feedback; very unequal clients",
+    "fedbuff, ditto; very unequal clients",
     "ef21; very unequal clients",
     "ca2fl, scheduled steps; very unequal clients",
 )

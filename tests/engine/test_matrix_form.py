@@ -40,7 +40,7 @@ NOT_LINEAR = (
 
 
 # Arguments of client work with which clients keep something between their trips.
-KEPT = ("correction", "keep_optimizer_state", "error_feedback")
+KEPT = ("correction", "keep_optimizer_state", "error_feedback", "personal")
 
 
 def is_linear(case: Case) -> bool:

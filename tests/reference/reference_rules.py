@@ -46,6 +46,7 @@ Sources:
 - SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
 - FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
 - MasFL and AdaMasFL: Yan et al., ICML 2025 (PMLR 267), after the code of another group.
+- Ditto: Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 2021.
 - QSGD: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", 2017.
 - Top-k: Stich et al., "Sparsified SGD with Memory", 2018.
 - Error feedback: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", 2019.
@@ -81,6 +82,7 @@ from reference import (
     examples_of,
     inner_product,
     norm,
+    objective,
     scale,
     subtract,
     tree_map,
@@ -1482,6 +1484,38 @@ class KeptMomentum(FedBuff):
             return self.velocity[trip.client]
 
         return corrected
+
+
+class Ditto(FedBuff):
+    """FedBuff whose clients keep v_i, at first w_0: s times a trip, v_i <- v_i - eta (g(v_i) + lambda (v_i - x)).
+
+    Li et al. 2021, algorithm 1; x is the downloaded model. g is of the trip's first s minibatches, which
+    `draw_minibatches` tells: (client, trip, s) -> [(x, y)]. With s None there are as many steps as the trip has
+    made; a trip without steps has none.
+    """
+
+    def __init__(self, strength: float, rate: float, steps: int | None = None):
+        super().__init__()
+        self.strength, self.rate, self.steps = strength, rate, steps
+
+    def draw_minibatches_from(self, draw):
+        self.draw_minibatches = draw
+
+    def begin(self, params, num_clients):
+        super().begin(params, num_clients)
+        self.personal = [params for _ in range(num_clients)]
+
+    def pseudo_gradient(self, params, trips):
+        for trip in trips:
+            if trip.batch_examples == 0:
+                continue
+            own = self.personal[trip.client]
+            for x, y in self.draw_minibatches(trip.client, trip.trip, self.steps):
+                gradient = objective(own, x, y)[1]
+                pull = scale(self.strength, subtract(own, trip.start))
+                own = subtract(own, scale(self.rate, add(gradient, pull)))
+            self.personal[trip.client] = own
+        return super().pseudo_gradient(params, trips)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -147,6 +147,15 @@ def compressed(
     )
 
 
+def ditto(expected, personal: jafl.Specification, **changes) -> Case:
+    """FedBuff whose clients train personal models beside their updates."""
+    work = {"batch_size": 4, "local_steps": 3, "personal": personal}
+    server_rate = server(0.5)
+    return Case(
+        "", rules.fedbuff(), expected, server_rate, buffer_size=4, learning_rate=0.1, work=work, **changes
+    )
+
+
 def with_state(rule, expected, correction: str, rates=(1.0, 1.0), **changes) -> Case:
     """A rule whose clients correct three local steps by what they keep; ``rates``: of the two servers."""
     return Case(
@@ -425,6 +434,13 @@ RULES = {
             "optimizer": jafl.specify(optax.sgd, learning_rate=0.05, momentum=0.8),
         },
     ),
+    "fedbuff, ditto": ditto(lambda: papers.Ditto(0.7, 0.3), jafl.ditto(0.7, 0.3)),
+    "fedbuff, ditto with more steps, late trips are lost": ditto(
+        lambda: papers.Ditto(0.2, 0.5, 5),
+        jafl.ditto(0.2, 0.5, local_steps=5),
+        protocol={"staleness_limit": 4},
+    ),
+    "fedbuff, ditto, scheduled steps": scheduled(ditto(lambda: papers.Ditto(0.7, 0.3), jafl.ditto(0.7, 0.3))),
     "fedbuff, top-k with error feedback": compressed(jafl.compression.top_k(0.2), papers.TopK(11), True),
     "fedbuff, QSGD": compressed(jafl.compression.qsgd(3), papers.QSGD(3), False),
     "fedbuff, QSGD with error feedback": compressed(jafl.compression.qsgd(8), papers.QSGD(8), True),

@@ -57,6 +57,7 @@ CASES = {
     "clients' state in 8 bits, a broadcast, in waves": (rules.scaffold(), 4, None),
     "clients' optimizers and a rule's memory, kept": (rules.ca2fl(), 4, None),
     "what compression left out, in waves": (rules.fedbuff(), 4, None),
+    "personal models, in waves": (rules.fedbuff(), 4, None),
     "a hidden model, and what compression left out": (rules.qafel(jafl.compression.top_k(0.3)), 4, None),
 }
 
@@ -83,6 +84,8 @@ def arguments(name, *, learning_rate=0.1, seed=0):
         given |= {"keep_optimizer_state": True, "local_steps": 2}
     if "compression" in name:
         given |= {"compression": jafl.compression.top_k(0.1), "error_feedback": True}
+    if "personal" in name:
+        given |= {"personal": jafl.ditto(0.5, 0.2, local_steps=2)}
     work = jafl.client_work(MODEL, **given)
     positional = (schedule, federation, work, rule, MODEL.init(jax.random.key(0), SOURCE.x))
     named = {"server_optimizer": optimizer, "evaluate_at": [13]}

@@ -208,19 +208,21 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     if steps_of is not None:
         most = max(int(schedule.local_steps.max()), 1)
 
+    own = case.work.get("personal")
     draw = MinibatchDraws(
         key,
         trips=case.steps,
-        epochs=case.work.get("local_epochs") or most,
+        epochs=case.work.get("local_epochs") or max(most, own and own.arguments["local_steps"] or 1),
         largest=int(federation.num_examples.max()),
     )
 
-    def batches(client: int, trip: int) -> list[np.ndarray]:
+    def batches(client: int, trip: int, asked: int | None = None) -> list[np.ndarray]:
         count = len(data[client][1])
         per_epoch = -(-count // batch_size) if batch_size else 1
         steps = case.work.get("local_epochs", 0) * per_epoch or most
         if steps_of is not None:
             steps = max(steps_of(client, trip), 1)
+        steps = asked or steps
         if batch_size == 0:
             return [np.arange(count)] * steps
         return draw(client, trip, num_examples=count, batch_size=batch_size, steps=steps)
@@ -233,6 +235,13 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
         expected_rule.foresee([*zip(schedule.client.tolist(), durations.tolist(), strict=True)])
     if hasattr(expected_rule, "draw_from"):
         expected_rule.draw_from(functools.partial(compression_draws, key))
+    if own is not None:
+
+        def minibatches(client: int, trip: int, asked: int | None) -> list[tuple[np.ndarray, np.ndarray]]:
+            x, y = data[client]
+            return [(x[rows], y[rows]) for rows in batches(client, trip, asked)]
+
+        expected_rule.draw_minibatches_from(minibatches)
     common = dict(
         params=ref.float64_copy(params),
         num_clients=case.clients,
@@ -342,7 +351,7 @@ def compare(
         cost = federation.num_examples[schedule.client] if lanes else None
         waves = {"cost": cost, "lanes": lanes, "mixed": mixed, "form": form}
         waves["client_state"] = any(
-            map(case.work.get, ("correction", "keep_optimizer_state", "error_feedback"))
+            map(case.work.get, ("correction", "keep_optimizer_state", "error_feedback", "personal"))
         )
         assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(params))
         history = jafl.simulate(
@@ -367,6 +376,11 @@ def compare(
     else:
         assert moved == 0
         assert ref.norm(ref.subtract(ref.float64_copy(history.params), initial)) == 0
+    if "personal" in case.work:
+        personal = jax.tree.map(lambda *models: np.stack(models), *expected_rule.personal)
+        assert relative_difference(history.personal_params, personal) <= bound
+        own = ref.norm(ref.subtract(ref.float64_copy(history.personal_params), history.params))
+        assert own > 0.1 * ref.norm(personal), "the personal models are the server's"
     assert np.array_equal(schedule.client, ref.column(replay.applied, "client"))
     assert np.array_equal(schedule.staleness, ref.column(replay.applied, "staleness"))
     assert np.array_equal(schedule.arrival_time, ref.column(replay.applied, "arrival_time"))

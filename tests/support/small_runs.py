@@ -11,7 +11,7 @@ import numpy as np
 import jafl
 
 # What of a history a stop and a checkpoint leave as they are, to the last bit.
-SAME_BITS = ("params", "trip_reports", "step_reports", "best_params", "client_metrics")
+SAME_BITS = ("params", "trip_reports", "step_reports", "best_params", "client_metrics", "personal_params")
 SAME = ("evaluations", "server_steps", "stopped_when", "best_step")
 
 

@@ -103,6 +103,17 @@ def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     return state_of_row(memory, fetch(memory.of_work(), client, like))
 
 
+@jax.jit
+def personal_models(client_work: Any, params: Any, memory: ClientMemory, clients: jax.Array) -> Any:
+    """[W, *P]: the own models of ``clients`` [W], in a memory whose held row has been written.
+
+    client_work: its specification. params: [*P] the initial model.
+    """
+    work = client_work.build()
+    like = jax.eval_shape(work.state.initial, params)
+    return jax.vmap(lambda client: work.personal(fetch_state(memory, client, like)))(clients)
+
+
 def first_values(initial: Callable[[Any], Any], params: Any) -> tuple[Any, ...]:
     """``ClientMemory.first`` of a state that is ``initial(params)`` at first, for a model ``params`` [*P].
 

@@ -5,12 +5,14 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from jafl.base.errors import SettingError, choose, whole_number
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
 from jafl.config import calls
 from jafl.config.experiment import Experiment
 from jafl.config.inputs import changed
-from jafl.engine.evaluation import per_client_accuracy
+from jafl.engine.evaluation import per_client_accuracy, personal_per_client
 from jafl.records import History
 from jafl.runs.directory.files import RunDirectory, run_config, what_decides
 from jafl.runs.directory.previous_run import Replacement
@@ -265,6 +267,13 @@ class Recording:
         if experiment.federation.held_out is not None:
             accuracy = per_client_accuracy(experiment.model, history.params, experiment.federation)
             summary["client_accuracy"] = accuracy.tolist()
+            if (own := history.personal_params) is not None:
+                personal = personal_per_client(
+                    experiment.model,
+                    lambda clients: jax.tree.map(lambda leaf: leaf[clients], own),
+                    experiment.federation,
+                )
+                summary["client_personal_accuracy"] = personal["personal_accuracy"].tolist()
         if self.is_waiting:
             options.show(
                 f"{experiment.name}: the earlier run is kept, because the new one was stopped before it had more to "
