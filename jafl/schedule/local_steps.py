@@ -125,7 +125,8 @@ class LocalStepsByTrip:
 
         Before the first step that is the first one, and where a step ends now the next: so no trip comes to end now.
         """
-        (before, each_step, _), steps = self._parts(client, trip), self._steps[client]
+        before, each_step, _ = map(float, self._parts(client, trip))
+        steps = self._steps[client]
         if each_step:  # else it would end no sooner
             ended = bisect.bisect_right(
                 range(1, steps[trip]), now, key=lambda step: start + (before + step * each_step)

@@ -192,14 +192,18 @@ def test_the_same_interrupts_as_in_a_loop_from_the_paper(data):
         check(schedule)
 
 
-def test_a_large_bound_interrupts_nobody():
-    law, how = delays.per_step(SPEEDS), {"buffer_size": 3, "local_steps": delays.uniform(0.0, 9.0)}
-    plain = all_train(8, law, 3, 100, **how)
-    bounded = all_train(
-        8, law, 3, 100, staleness_limit=plain.staleness.max() + 1, too_stale="interrupt", **how
-    )
+@pytest.mark.parametrize("work", [delays.uniform(0.0, 9.0), 9], ids=["drawn", "by speed"])
+def test_a_large_bound_interrupts_nobody(work):
+    law, how = delays.per_step(SPEEDS), {"buffer_size": 3, "local_steps": work, "too_stale": "interrupt"}
+    how["dynamic_local_updates"] = work == 9
+    plain = all_train(8, law, 3, 100, **how | {"too_stale": "drop"})
+    bounded = all_train(8, law, 3, 100, staleness_limit=100, **how)
     for column in dataclasses.fields(plain):
         np.testing.assert_array_equal(getattr(bounded, column.name), getattr(plain, column.name))
+    interrupted = all_train(8, law, 3, 100, staleness_limit=2, **how)
+    assert plain.staleness.max() > interrupted.staleness.max() == 2
+    takes = law.parts(3, interrupted.client, interrupted.trip).of_steps(interrupted.local_steps)
+    np.testing.assert_array_equal(interrupted.arrival_time, interrupted.download_time + takes)
 
 
 def test_interrupts_by_hand():
