@@ -253,6 +253,8 @@ def compare(case):
             raise Endless(case)  # given up, where the reference would go on
         if "needs a trip of every client" in str(schedule):
             raise Endless(case)  # the reference has no such insight
+        if "1 or more in some trip" in str(schedule):
+            raise Endless(case)  # the reference does not mind trips that change nothing
         if case.arguments.get("step_every"):
             starved = re.search(r"after (\d+) of", str(schedule))
             steps = int(starved[1]) if starved else 0
