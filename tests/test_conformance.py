@@ -442,8 +442,11 @@ def test_jafl_makes_the_schedules_of_the_vectors(name: str):
         "server_steps": vector["server_steps"],
     }
 
+    by_step = common | {"delay": jafl.delays.per_step(common["delay"])}
+
     def asynchronous(**settings):
-        return jafl.asynchronous(**common, concurrency=len(rows), **settings)
+        arguments = by_step if "local_steps" in settings else common
+        return jafl.asynchronous(**arguments, concurrency=len(rows), **settings)
 
     def synchronous(**settings):
         return jafl.synchronous(**common, **settings)
@@ -455,7 +458,7 @@ def test_jafl_makes_the_schedules_of_the_vectors(name: str):
         return jafl.tiered(**common, **settings)
 
     def polled(**settings):
-        return jafl.polled(**common | {"delay": jafl.delays.per_step(common["delay"])}, **settings)
+        return jafl.polled(**by_step, **settings)
 
     protocols = asynchronous, synchronous, drawn_staleness, tiered, polled
     names = {each.__name__: each for each in protocols}

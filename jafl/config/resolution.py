@@ -21,6 +21,7 @@ from jafl.config.parsing import items
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
+from jafl.schedule.protocol import WAITS
 
 KEPT = ("last", "best,last", "last,best")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
@@ -212,7 +213,7 @@ def _refuse_waiting(run: Settings, rule: Rule) -> None:
         return
     remedy = f"A server that waits applies all trips that have arrived; {name} takes {rule.buffer_size}."
     too_stale = run.value("protocol.too_stale")
-    require(too_stale != "wait", "protocol.too_stale", too_stale, f"'drop' for {name}", remedy)
+    require(too_stale not in WAITS, "protocol.too_stale", too_stale, f"'drop' for {name}", remedy)
 
 
 def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:

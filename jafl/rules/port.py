@@ -28,8 +28,10 @@ def port(
     Plato takes the model of two rounds ago, however stale the update is, and sets cos_i to 1 up to a staleness of 1;
     AFL-Lib takes the cosine of the client's model in place of its update.
 
-    The paper's interrupts are missing: there a client whose staleness would exceed B reports early, at the end of its
-    current epoch. Here its trip arrives late, or the schedule's ``staleness_limit`` throws it away.
+    The paper's interrupts are the schedule's, ``jafl.asynchronous(too_stale="interrupt")``: a client that has become
+    too stale ends its current local step (in the paper, its current epoch) and reports early, and the server waits
+    for it. Plato interrupts from a staleness of B + 1 on, which is ``staleness_limit=B + 1``. In other schedules its
+    trip arrives late, or ``staleness_limit`` throws it away.
 
     Reports ``weight`` per trip, and their ``weight_scale``: the weights of each server step sum to 1.
 

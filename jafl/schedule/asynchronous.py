@@ -21,12 +21,12 @@ from jafl.schedule.arguments import (
 )
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
-from jafl.schedule.delays import Delay
+from jafl.schedule.delays import Delay, first_per_step
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
 from jafl.schedule.local_steps import DelayOfSteps, check_local_steps, with_local_steps
-from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, Protocol, World
+from jafl.schedule.protocol import REPLACE_LOST, RESTARTS, TOO_STALE, WAITS, Protocol, World
 from jafl.schedule.step_predicates import STEP_WHEN
 
 
@@ -118,7 +118,11 @@ def asynchronous(
         "cancel": a trip under way is stopped as soon as a step puts it beyond the limit, and its place is taken again
         at once, from the newest version; with concurrency = num_clients by the same client (Ringmaster ASGD,
         algorithm 5; the paper's R is staleness_limit + 1); "wait": the server does not step while that would make a
-        trip under way too stale, and then applies all that has arrived.
+        trip under way too stale, and then applies all that has arrived; "interrupt": it waits, too, but
+        not for whole trips: where a step brings a trip under way to the limit, its client ends the local step that it
+        makes at that moment, or the first one, and sends what it has (PORT, Su and Li, IWQoS 2022; in the paper it
+        ends its current epoch). The schedule's ``local_steps`` are those that were made. No trip is staler than the
+        limit, which must be at least 1. Needs ``local_steps`` and ``jafl.delays.per_step``.
       flush_after: a buffer whose first trip has waited for so much simulated time is applied as it is, even if it
         is not full. Default: never. An initial round waits for all clients nevertheless.
       dropout: clients that leave for ever, see ``jafl.Dropout``; their trips under way are thrown away.
@@ -171,7 +175,9 @@ def asynchronous(
     law.check_clients(num_clients)
     check_local_steps(local_steps, num_clients)
     _check_dynamic(dynamic_local_updates, local_steps, least_local_steps)
-    if local_steps is not None and not dynamic_local_updates:
+    if too_stale == "interrupt":
+        _check_interrupts(staleness_limit, local_steps, law)
+    if local_steps is not None:
         law = DelayOfSteps(law, local_steps)
     choose("restart", restart, dict.fromkeys(RESTARTS))
     if initial_round:
@@ -196,7 +202,7 @@ def asynchronous(
         selection_shares=_selection_shares(selection_weights, num_clients, concurrency),
         step_when=step_when,
         step_every=step_every,
-        dynamic_local_steps=(least_local_steps, int(local_steps)) if dynamic_local_updates else None,  # type: ignore[arg-type]
+        dynamic_local_steps=least_local_steps if dynamic_local_updates else None,
     )
     _check_beside_steps(protocol)
     _check_staleness(protocol)
@@ -271,7 +277,7 @@ def _check_beside_steps(protocol: Protocol) -> None:
     beside: dict[str, object] = {
         "initial_round": protocol.initial_round or None,
         "flush_after": protocol.flush_after,
-        "too_stale": protocol.too_stale if protocol.too_stale == "wait" else None,
+        "too_stale": protocol.too_stale if protocol.too_stale in WAITS else None,
     }
     if protocol.step_when != "buffer_full":
         beside["restart"] = protocol.restart if protocol.restart != "at_once" else None
@@ -301,10 +307,23 @@ def _check_staleness(protocol: Protocol) -> None:
     if protocol.too_stale == "cancel":
         value, allowed = protocol.cancel_at_step, "left out where too_stale is 'cancel'"
         require(not value, "cancel_at_step", value, allowed, "It stops every trip, however fresh.")
-    if protocol.too_stale == "wait":
+    if protocol.too_stale in WAITS:
         for name in ("flush_after", "cancel_at_step"):
-            value = getattr(protocol, name)
-            require(not value, name, value, "left out where too_stale is 'wait'", "Wait, or step: not both.")
+            value, allowed = getattr(protocol, name), f"left out where too_stale is {protocol.too_stale!r}"
+            require(not value, name, value, allowed, "Wait, or step: not both.")
+
+
+def _check_interrupts(limit: int | None, local_steps: Any, law: Delay) -> None:
+    """Refuses interrupts of all trips as they start, or of trips that would end no sooner by them."""
+    where = "where too_stale is 'interrupt'"
+    if limit is not None:
+        remedy = "With 0 every trip would be interrupted as it starts."
+        whole_number("staleness_limit", limit, 0)
+        require(limit > 0, "staleness_limit", limit, f"at least 1 {where}", remedy)
+    remedy = "An interrupted trip makes fewer of them."
+    require(local_steps is not None, "local_steps", local_steps, f"given {where}", remedy)
+    remedy = "With others a trip takes as long, however many local steps it makes."
+    require(first_per_step(law) is not None, "delay", law, f"a law with jafl.delays.per_step {where}", remedy)
 
 
 def _check_replace_lost(protocol: Protocol) -> None:

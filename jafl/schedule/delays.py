@@ -622,7 +622,7 @@ class throttled(Delay):  # noqa: N801
         return np.where(np.isin(client, self.clients), durations / self.share, durations)
 
     def parts(self, seed, client, trip):
-        if _first_per_step(self) is None:  # as a whole: the parts of a quotient add up to other last bits
+        if first_per_step(self) is None:  # as a whole: the parts of a quotient add up to other last bits
             return super().parts(seed, client, trip)
         throttles = np.isin(client, self.clients)
         parts = self.law.parts(seed, client, trip)
@@ -692,16 +692,16 @@ class from_function(Delay):  # noqa: N801
 
 def _without_steps(law: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
     """[n] float64 durations of trips of which nobody says the local steps."""
-    if (by_steps := _first_per_step(law)) is not None:
+    if (by_steps := first_per_step(law)) is not None:
         by_steps.durations(seed, client, trip)  # which says why there are none
     return law.parts(seed, client, trip).of_steps(0)
 
 
-def _first_per_step(law: Delay) -> Delay | None:
+def first_per_step(law: Delay) -> Delay | None:
     """The first law of single local steps among a law and those inside it; None if there is none."""
     if isinstance(law, per_step):
         return law
-    return next((found for inner in law.inside() if (found := _first_per_step(inner)) is not None), None)
+    return next((found for inner in law.inside() if (found := first_per_step(inner)) is not None), None)
 
 
 def _parts_of(

@@ -24,9 +24,9 @@ from jafl.schedule.draws import FAILURE, keyed_uniform
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import Durations, Table
 from jafl.schedule.limits import make_limits
-from jafl.schedule.local_steps import DynamicLocalSteps
+from jafl.schedule.local_steps import DynamicLocalSteps, LocalStepsByTrip
 from jafl.schedule.picker import Picker, WeightedPicker
-from jafl.schedule.protocol import Protocol, World
+from jafl.schedule.protocol import WAITS, Protocol, World
 from jafl.schedule.starvation import (
     CANCELLED,
     FAILED,
@@ -67,14 +67,14 @@ class Events:
             world = dataclasses.replace(world, availability=available)
         self.world, self.protocol = world, protocol
         clients = world.num_clients
-        self.by_speed: DynamicLocalSteps | None = None
-        self.trip_durations: Any = None
-        drawn = world.delay, world.seed, clients, trips + protocol.concurrency
+        self.interrupts = protocol.too_stale == "interrupt"
+        self.local_steps: LocalStepsByTrip | None = None
+        drawn: tuple[Any, ...] = world.delay, world.seed, clients, trips + protocol.concurrency
         if protocol.dynamic_local_steps:
-            least, most = protocol.dynamic_local_steps
-            self.by_speed = self.trip_durations = DynamicLocalSteps(*drawn, most=most, least=least)
-        else:
-            self.trip_durations = Durations(*drawn)
+            self.local_steps = DynamicLocalSteps(*drawn, least=protocol.dynamic_local_steps)
+        elif self.interrupts:
+            self.local_steps = LocalStepsByTrip(*drawn)
+        self.trip_durations: Any = self.local_steps or Durations(*drawn)
         self.fails = None
         if world.failure_rate:
             self.fails = Table(self._draw_failures, clients, trips + protocol.concurrency)
@@ -82,7 +82,7 @@ class Events:
         self.leave_at, self.leave_at_version, self.leave_after_trips = _moments(world.dropout)
         self.flush_after = _or_never(protocol.flush_after)
         self.staleness_limit = _or_never(protocol.staleness_limit)
-        self.server_waits = protocol.too_stale == "wait"
+        self.server_waits = protocol.too_stale in WAITS
         self.stops_stale = protocol.too_stale == "cancel"
         self.start_times = protocol.start_times() if protocol.start_times else None
         self.next_start = next(self.start_times) if self.start_times else math.inf
@@ -108,7 +108,7 @@ class Events:
         # client for busy, and the place is not free.
         self.unnoticed: deque[tuple[float, int]] = deque()
         self.thrown_away: Counter[str] = Counter()  # since the last step, by the reason
-        # Kept only where the server waits for trips that would become too stale, or stops them.
+        # Kept only where the server waits for trips that would become too stale, interrupts or stops them.
         self.follows_oldest = protocol.too_stale != "drop"
         self.started: deque[Trip] = deque()
         self.under_way: set[int] = set()  # clients
@@ -377,8 +377,8 @@ class Events:
         if loss or too_stale:
             self._discard(trip, self.version, loss or TOO_STALE)
             return False
-        if self.by_speed:
-            self.by_speed.end(client)
+        if self.local_steps:
+            self.local_steps.end(client)
         if not (self.in_buffer or self.step_every or self._in_initial_round()):
             self.flush_at = self.now + self.flush_after
         return True
@@ -404,6 +404,9 @@ class Events:
             self._notice_losses(math.inf)
         elif self.stops_stale and self._oldest_under_way() < self.version - self.staleness_limit:
             self._cancel_trips(self.version - self.staleness_limit, OUTDATED)
+        elif self.interrupts and self._oldest_under_way() <= self.version - self.staleness_limit:
+            self.in_flight[:] = map(self._interrupted, self.in_flight)
+            heapq.heapify(self.in_flight)
         if self.protocol.initial_round and self.version == 1:
             self.needed, self.restart = self.protocol.buffer_size, self.protocol.restart
             self._release_held()
@@ -456,6 +459,14 @@ class Events:
                 self.ended.append(trip[1])
         self.in_flight[:] = [trip for trip in self.in_flight if trip[3] >= oldest]
         heapq.heapify(self.in_flight)
+
+    def _interrupted(self, trip: Trip) -> Trip:
+        """The trip; where another step would make it too stale, with the end of its current local step as its end."""
+        _, client, number, version, start = trip
+        if self.local_steps is None or version > self.version - self.staleness_limit:
+            return trip
+        end = start + self.local_steps.interrupt(client, number, start, self.now)
+        return self._end_or_loss(client, number, start, end), client, number, version, start
 
     def _release_held(self) -> None:
         """Clients that were held back may start again, as far as the limits allow."""
@@ -514,7 +525,7 @@ class Events:
         world, protocol = self.world, self.protocol
         clients = (world.dropout, world.failure_rate or None, world.availability)
         server = (protocol.start_times, protocol.flush_after, protocol.staleness_limit)
-        steps = (protocol.step_every, self.predicate, self.by_speed)
+        steps = (protocol.step_every, self.predicate, self.local_steps)
         return any(each is not None for each in (*clients, *server, *steps))
 
     def _check_hope(self) -> None:
@@ -569,8 +580,8 @@ class Events:
             strict=True,
         )
         applied = self.arrived.first(sum(self.step_sizes))
-        if self.by_speed:
-            applied["local_steps"] = self.by_speed.of(applied["client"], applied["trip"])
+        if self.local_steps:
+            applied["local_steps"] = self.local_steps.of(applied["client"], applied["trip"])
         schedule = EventSchedule(
             # A run that looks for its last step may have gone beyond it.
             **applied,

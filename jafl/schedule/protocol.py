@@ -10,7 +10,8 @@ from jafl.schedule.delays import Delay
 from jafl.schedule.dropout import Dropout
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
-TOO_STALE = ("drop", "cancel", "wait")
+TOO_STALE = ("drop", "cancel", "wait", "interrupt")
+WAITS = ("wait", "interrupt")  # of these: the server waits for trips that a step would make too stale
 REPLACE_LOST = ("at_once", "after_time_out", "after_step")
 
 
@@ -45,5 +46,5 @@ class Protocol:
     selection_shares: np.ndarray | None = None  # [N] float64, of replacements; None where all are alike
     step_when: str = "buffer_full"
     step_every: float | None = None
-    dynamic_local_steps: tuple[int, int] | None = None  # the fewest and the most, by the clients' speeds
+    dynamic_local_steps: int | None = None  # the fewest, where clients' speeds decide
     start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places

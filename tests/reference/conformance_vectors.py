@@ -1663,6 +1663,10 @@ def events(vector: Schedule, changes: dict[str, Any]) -> dict[str, Any]:
         row = vector.durations[number(client)]
         return row[min(trip, len(row) - 1)]
 
+    most = settings.get("local_steps")
+    if most:  # which take so long each
+        settings["local_steps"] = lambda client, trip: most
+        settings["seconds"] = lambda client, trip: (0.0, duration(client, trip), 0.0)
     common: dict[str, Any] = {
         "params": {},
         "num_clients": clients,
@@ -1694,14 +1698,19 @@ def events(vector: Schedule, changes: dict[str, Any]) -> dict[str, Any]:
             duration=duration, select_round=lambda n, started: range(clients), **common, **settings
         )
     else:
-        found = ref.simulate(duration=duration, concurrency=clients, **common, **settings)
+        found = ref.simulate(
+            duration=lambda client, trip: (most or 1) * duration(client, trip),
+            concurrency=clients,
+            **common,
+            **settings,
+        )
 
     def columns(trips, *names):
         rows = {name: [getattr(trip, name) for trip in trips] for name in names}
         return rows | {"client": [number(client) for client in rows["client"]]}
 
     applied = ("client", "trip", "download_version", "step", "download_time", "arrival_time")
-    applied += ("local_steps",) * ("polled" in settings)
+    applied += ("local_steps",) * ("polled" in settings or bool(most))
     return {
         "trips": columns(found.applied, *applied),
         "step_time": found.step_times,
@@ -1929,6 +1938,21 @@ SCHEDULES = [
         },
         durations=[[1.0], [1.5], [4.25, 2.0]],
         steps=4,
+    ),
+    Schedule(
+        "schedule-interrupts",
+        "asynchronous(buffer_size=2, local_steps=4, staleness_limit=1, too_stale='interrupt')",
+        f"PORT. {ALL_TRAIN}{TIES}durations are those of a local step of the trip; a trip has 4. A server step takes all "
+        "arrivals that wait, where these are at least 2 and no trip under way would get a staleness above 1 by it. Right "
+        "after a step it urges the clients of all trips under way that another step would make so stale: they end the "
+        "local step at hand, or the next one if one ends at that moment, and their trips arrive with it.",
+        {"buffer_size": 2, "local_steps": 4, "staleness_limit": 1, "too_stale": "interrupt"},
+        {
+            "the server waits for whole trips": {"too_stale": "wait"},
+            "trips that are too late are thrown away": {"too_stale": "drop"},
+            "a limit of 2": {"staleness_limit": 2},
+        },
+        durations=[[1.0], [1.5, 1.25], [4.25, 3.0], [0.5, 8.0]],
     ),
     Schedule(
         "schedule-flushed",

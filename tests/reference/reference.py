@@ -632,8 +632,8 @@ def _check_start_times(
 
 def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> None:
     """Refuses what `simulate` is told about late trips and its steps where that has no meaning."""
-    if too_stale not in ("drop", "cancel", "wait"):
-        raise ValueError(f"too_stale is 'drop', 'cancel' or 'wait', not {too_stale!r}")
+    if too_stale not in ("drop", "cancel", "wait", "interrupt"):
+        raise ValueError(f"too_stale is 'drop', 'cancel', 'wait' or 'interrupt', not {too_stale!r}")
     if staleness_limit is None and too_stale != "drop":
         raise ValueError("the server waits for trips, or stops them, only if there is a staleness_limit")
     if staleness_limit is not None and (staleness_limit < 0 or staleness_limit % 1):
@@ -642,7 +642,7 @@ def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> Non
         raise ValueError(f"flush_after is a finite time from 0 on, not {flush_after}")
     if too_stale == "cancel" and cancel_at_step:
         raise ValueError("every step cancels all trips, so none becomes too stale")
-    if too_stale == "wait" and (flush_after is not None or cancel_at_step):
+    if too_stale in ("wait", "interrupt") and (flush_after is not None or cancel_at_step):
         raise ValueError("a server that waits for late trips neither flushes its buffer nor cancels trips")
 
 
@@ -692,6 +692,9 @@ def simulate(
     smallest_gap: int = 0,
     step_when: str = "buffer_full",
     step_every: float | None = None,
+    local_steps: Callable[[int, int], int] | None = None,
+    seconds: Callable[[int, int], tuple[float, float, float]] | None = None,
+    steps_made: dict[tuple[int, int], int] | None = None,
 ) -> Replay:
     """Asynchronous federated learning with a buffer, event by event (FedBuff algorithm 1).
 
@@ -782,7 +785,10 @@ def simulate(
         stale, one that ends at this very instant and was not handled yet included. The buffer then grows
         beyond its size; after each trip that ends and after vanishing, the server steps with all of it if it
         is full and nothing stands against it. (With limit 0 and clients that are replaced at once this may
-        never be so.)
+        never be so.) "interrupt" (PORT, Su and Li 2022): the server waits in the same way, but right after each
+        step it urges all clients whose trip another step would make too stale. They finish the local step that
+        they make at that moment, the first one if they make none yet, the next if one ends right then, and send what
+        they have. A trip whose local steps are all made goes on, and one whose local steps take no time.
       flush_after: how long the buffer waits at most, counted from its first arrival; then it is applied as it
         is, a short step. With `first_buffer_size` step 0 waits for its trips however long that takes.
       cancel_at_step: with each step all trips under way are thrown away, those that end at its instant and
@@ -812,6 +818,9 @@ def simulate(
         Maranjyan and Richtárik 2026): as `round_allows_a_step` says.
       step_every: the buffer is never full; in phase 3 of each instant at which it is time, at step_every and its
         multiples, the server steps with whatever is in it, with nothing too.
+      local_steps: only with "interrupt": (client, trip) -> how many local steps the trip makes if not interrupted.
+      seconds: likewise: (client, trip) -> (the time before the first local step, that of each, that after the last).
+      steps_made: filled in, if given: {(client, trip): local steps}, which `client_update` may read.
     """
     if buffer_size < 1 or stop_after_steps < 1:
         raise ValueError("need buffer_size >= 1 and stop_after_steps >= 1")
@@ -890,6 +899,8 @@ def simulate(
         chosen = eligible if how_many == len(eligible) else select(now, list(eligible), how_many)
         for client in _checked(chosen, eligible, how_many):
             trip = simulation.start_trip(client, now)
+            if local_steps is not None:
+                note_steps(trip, local_steps(client, trip.trip))
             if present_until is not None:
                 end = float(present_until(client, now))
                 if not end > now:
@@ -918,6 +929,20 @@ def simulate(
             under_way.remove(trip)
             throw_away(trip, now)
 
+    def note_steps(trip, number):
+        trip.local_steps = number
+        if steps_made is not None:
+            steps_made[trip.client, trip.trip] = number
+
+    def interrupt(trip, now):
+        before, each, after = seconds(trip.client, trip.trip)
+        for number in range(1, trip.local_steps + 1):
+            if each > 0 and trip.download_time + (before + number * each) > now:
+                note_steps(trip, number)
+                break
+        trip.arrival_time = trip.download_time + (before + trip.local_steps * each + after)
+        trip.end_time = min(trip.end_time, trip.arrival_time)
+
     def handle(trip, now):
         """For a trip that ends now."""
         lost = trip.end_time < trip.arrival_time
@@ -943,9 +968,14 @@ def simulate(
                 throw_away(trip, now, arrived=True)  # the server stops it, so it knows
         simulation.server_step(list(buffer), now)
         buffer.clear()
+        if too_stale == "interrupt":
+            for trip in under_way:
+                if simulation.version - trip.download_version >= staleness_limit:
+                    interrupt(trip, now)
+            under_way.sort(key=lambda trip: (trip.end_time, trip.client, trip.trip))
 
     def step_if_full(now):
-        waits = too_stale == "wait" and any(
+        waits = too_stale in ("wait", "interrupt") and any(
             simulation.version + 1 - trip.download_version > staleness_limit for trip in under_way
         )
         if is_full() and not waits:

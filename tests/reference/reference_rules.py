@@ -1010,7 +1010,7 @@ class WKAFL(ReportingRule):
 
 
 class PORT(ReportingRule):
-    """PORT without interrupts: w <- w + sum_i p_i D_i, the p_i of a step summing to 1.
+    """PORT: w <- w + sum_i p_i D_i, the p_i of a step summing to 1.
 
     p_i is proportional to n_i (a B / (tau_i + B) + b (1 + cos_i) / 2), cos_i the cosine of D_i with what the server's
     model has changed by since the client's download: 1 where it has not, and 0 for D_i = 0.

@@ -80,7 +80,7 @@ REFUSED = {
     "no places": [{"start_times": [0.0]}, at_times(0.0, first_buffer_size=1)],
     "sorted": [at_times(1.0, 0.0), at_times(-1.0, 0.0), at_times(0.0, math.inf)],
     "nobody waits": [at_times(0.0, restart="after_step"), at_times(0.0, restart="after_round")],
-    "'drop', 'cancel' or 'wait'": [{"too_stale": "keep", "staleness_limit": 1}],
+    "'drop', 'cancel', 'wait' or 'interrupt'": [{"too_stale": "keep", "staleness_limit": 1}],
     "only if there is": [{"too_stale": "wait"}, {"too_stale": "cancel"}],
     "none becomes too stale": [{"too_stale": "cancel", "staleness_limit": 1, "cancel_at_step": True}],
     "staleness_limit is a whole number": [{"staleness_limit": -1}, {"staleness_limit": 1.5}],

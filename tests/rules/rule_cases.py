@@ -484,6 +484,14 @@ RULES = {
     "port, scheduled steps": scheduled(
         Case("", rules.port(4.0), lambda: papers.PORT(4.0, 1.0, 1.0), buffer_size=4)
     ),
+    "port, interrupts": Case(
+        "",
+        rules.port(2.0),
+        lambda: papers.PORT(2.0, 1.0, 1.0),
+        buffer_size=4,
+        work={"batch_size": 4, "local_steps": "scheduled"},
+        protocol={"staleness_limit": 2, "too_stale": "interrupt", "local_steps": 6},
+    ),
 }
 # Durations: most clients are quick and may arrive twice in one buffer; all arrive together; some are slow. As many
 # clients in each, so that one program is compiled for all three.

@@ -92,6 +92,9 @@ def test_rule_equals_the_papers(case: Case, precision: str, monkeypatch):
         weights = np.concatenate(theirs("weights"))
         np.testing.assert_allclose(history.weights, weights, rtol=1e-7 if exact else 1e-3)
         assert np.ptp(weights) > 0.05
+    if "interrupts" in case.name and "simultaneous" not in case.name:
+        steps = history.schedule.local_steps
+        assert steps.max() == 6 and len(set(steps)) > 3 and history.schedule.staleness.max() == 2
     if case.name.startswith("asyncfeded"):
         np.testing.assert_allclose(reports["distance_ratio"], theirs("ratio"), rtol=1e-7 if exact else 1e-3)
         assert "simultaneous" in case.name or max(theirs("ratio")) > 2

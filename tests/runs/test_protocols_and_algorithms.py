@@ -49,6 +49,16 @@ RUNS = {
         "protocol.too_stale": "wait",
         "server_steps": 9,
     },
+    "interrupts": {
+        "algorithm": "port",
+        "buffer_size": 3,
+        "protocol.local_steps": 4,
+        "protocol.staleness_limit": 2,
+        "protocol.too_stale": "interrupt",
+        "delay": "per_step(log_normal)",
+        "local_steps": "scheduled",
+        "client_trips": 50,
+    },
     "open arrivals": {
         "algorithm": "fedbuff",
         "protocol": "open_arrivals",

@@ -17,12 +17,13 @@ class Clients:
     def __init__(self, num_clients: int, duration: Callable[[int, int], float]):
         self.duration, self.trips = duration, [0] * num_clients
         self.end, self.version = [math.inf] * num_clients, [0] * num_clients
+        self.begin = [0.0] * num_clients
         for client in range(num_clients):
             self.start(client, 0.0, 0)
 
     def start(self, client: int, now: float, version: int) -> None:
         self.end[client] = now + self.duration(client, self.trips[client])
-        self.version[client] = version
+        self.begin[client], self.version[client] = now, version
         self.trips[client] += 1
 
     def arrivals(self) -> tuple[float, list[int]]:
@@ -140,4 +141,47 @@ def ringleader(num_clients: int, duration, steps: int) -> Steps:
             if not may_step:
                 current, following, may_step, phase = following, set(), set(range(num_clients)), 1
         for client in arrived:
+            clients.start(client, now, len(made))
+
+
+def port(
+    num_clients: int, seconds, local_steps: int, bound: int, buffer_size: int, steps: int
+) -> tuple[Steps, dict[tuple[int, int], tuple[int, float]]]:
+    """Su and Li 2022: who is ``bound`` versions late is urged to end the local step at hand, and the server waits.
+
+    ``seconds(client, trip)`` are those before the first local step, of each step and after the last. The second thing
+    returned is {(client, trip): (its local steps, its arrival)}.
+    """
+    work, made, buffer = {}, [], []
+
+    def duration(client: int, trip: int) -> float:
+        before, each, after = seconds(client, trip)
+        return before + local_steps * each + after
+
+    def is_late(client: int) -> bool:
+        return clients.end[client] < math.inf and len(made) - clients.version[client] >= bound
+
+    clients = Clients(num_clients, duration)
+    asked = [local_steps] * num_clients
+    while True:
+        (now, arrived), idle = clients.arrivals(), []
+        for client in arrived:
+            buffer.append(clients.bring(client))
+            work[buffer[-1][:2]] = asked[client], now
+            idle.append(client)
+            if len(buffer) < buffer_size or any(map(is_late, range(num_clients))):
+                continue
+            made.append((now, buffer))
+            buffer = []
+            if len(made) == steps:
+                return made, work
+            for late in filter(is_late, range(num_clients)):
+                before, each, after = seconds(late, clients.trips[late] - 1)
+                done = 1
+                while done < local_steps and clients.begin[late] + (before + done * each) <= now:
+                    done += 1
+                asked[late] = done
+                clients.end[late] = clients.begin[late] + (before + done * each + after)
+        for client in sorted(idle):
+            asked[client] = local_steps
             clients.start(client, now, len(made))

@@ -252,6 +252,28 @@ def option_cases(*options: str) -> st.SearchStrategy[Case]:
 
 
 @st.composite
+def interrupt_cases(draw) -> Case:
+    """Interrupted trips, with and without what can happen to clients, other restarts and limits.
+
+    In some cases client 0's trips take as long, whatever their steps; in some, trips have no steps.
+    """
+    options = st.sampled_from([(), ("restart", *CLIENTS, *LIMITS)])
+    cases = asynchronous_cases()
+    case = draw(options.flatmap(lambda chosen: with_options(cases, chosen) if chosen else cases))
+    step = delays.per_step(case.delay)
+    if (others := case.arguments["num_clients"] - 1) and draw(st.booleans()):
+        step = delays.groups([(1, delays.uniform(1.0, 5.0)), (others, delays.per_step(draw(POSITIVE)))])
+    network = delays.with_network(step, 1.0, *draw(st.sampled_from([(), (1.0,), (math.inf, 2.0)])))
+    work = st.integers(1, 6) | st.sampled_from([WholeNumbers(0, 2), delays.uniform(1.0, 9.0)])
+    interrupts = {
+        "too_stale": "interrupt",
+        "staleness_limit": draw(st.integers(1, 4)),
+        "local_steps": draw(work),
+    }
+    return Case(asynchronous, {**case.arguments, **interrupts, "delay": network})
+
+
+@st.composite
 def harmonic_cases(draw, options=()) -> Case:
     """Steps that wait for the harmonic mean of up to 6 clients' numbers of trips, with and without ``options``."""
     case = draw(asynchronous_cases().filter(lambda case: case.arguments["num_clients"] <= 6))

@@ -30,6 +30,7 @@ from schedule_cases import (
     drawn_cases,
     due_cases,
     harmonic_cases,
+    interrupt_cases,
     limited,
     open_cases,
     open_cases_with_replacement,
@@ -182,6 +183,7 @@ RANDOM = {
         compare_or_reject,
         80,
     ),
+    "interrupts with options": (interrupt_cases(), compare_or_reject, 120),
     "harmonic mean": (harmonic_cases(), compare_or_reject, 60),
     "harmonic mean with options": (
         harmonic_cases((*CLIENTS, "drop", "cancel", "cancel_at_step")),
@@ -230,6 +232,7 @@ RANDOM = {
 FULL = {
     *("options together", "limits, initial round", "buffered, durations of zero", "leaving with options"),
     *("open arrivals with options", "open arrivals with replacement", "wait alone", "dropout alone"),
+    "interrupts with options",
     *(
         "selection weights with options",
         "rounds of single steps with options",

@@ -1,5 +1,6 @@
 """Protocols of single papers: the same trips as a loop written from the paper makes, and the papers' closed forms."""
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -151,6 +152,74 @@ def test_ringmasters_bound_on_the_time_of_its_steps(threshold, too_stale):
     bound = 2 * min((1 + threshold / m) / rates[m - 1] for m in range(1, clients + 1))
     moments = np.concatenate([[0.0], schedule.step_time])
     assert np.max(moments[threshold:] - moments[:-threshold]) <= bound
+
+
+# --------------------------------------------------------------------------------------------------
+# PORT.
+# --------------------------------------------------------------------------------------------------
+
+
+def parts_of(law, seed):
+    """(client, trip) -> the seconds before the first local step, of each, and after the last."""
+    return lambda client, trip: [
+        float(np.broadcast_to(part, 1)[0]) for part in law.parts(seed, np.array([client]), np.array([trip]))
+    ]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_the_same_interrupts_as_in_a_loop_from_the_paper(data):
+    """Also what interrupts guarantee: of staleness, of local steps and of the time that they take."""
+    clients, most, seed = (data.draw(st.integers(*span)) for span in [(1, 7), (1, 9), (0, 99)])
+    law = delays.per_step(data.draw(laws(clients, POSITIVE | st.just(WholeNumbers(1, 2)))))
+    law = delays.with_network(
+        law, 1.0, *data.draw(st.sampled_from([(), (1.0,), (0.25, 2.0), (math.inf, 1.0)]))
+    )
+    bound, size, steps = (data.draw(st.integers(1, last)) for last in (4, 9, 12))
+    options = {"buffer_size": size, "local_steps": most}
+    schedule = all_train(clients, law, seed, steps, staleness_limit=bound, too_stale="interrupt", **options)
+    loop, work = paper_loops.port(clients, parts_of(law, seed), most, bound, size, steps)
+    assert steps_of(schedule) == loop
+    columns = schedule.client, schedule.trip, schedule.local_steps, schedule.arrival_time
+    assert all(
+        work[c, k] == (count, end) for c, k, count, end in zip(*map(np.ndarray.tolist, columns), strict=True)
+    )
+
+    assert schedule.staleness.max() <= bound and len(schedule.discarded_client) == 0
+    assert schedule.local_steps.min() >= 1 and schedule.local_steps.max() <= most
+    takes = law.parts(seed, schedule.client, schedule.trip).of_steps(schedule.local_steps)
+    np.testing.assert_array_equal(schedule.arrival_time, schedule.download_time + takes)
+    for check in (guarantees.check_shapes, guarantees.check_order, guarantees.check_versions):
+        check(schedule)
+
+
+@pytest.mark.parametrize("work", [delays.uniform(0.0, 9.0), 9], ids=["drawn", "by speed"])
+def test_a_large_bound_interrupts_nobody(work):
+    law, how = delays.per_step(SPEEDS), {"buffer_size": 3, "local_steps": work, "too_stale": "interrupt"}
+    how["dynamic_local_updates"] = work == 9
+    plain = all_train(8, law, 3, 100, **how | {"too_stale": "drop"})
+    bounded = all_train(8, law, 3, 100, staleness_limit=100, **how)
+    for column in dataclasses.fields(plain):
+        np.testing.assert_array_equal(getattr(bounded, column.name), getattr(plain, column.name))
+    interrupted = all_train(8, law, 3, 100, staleness_limit=2, **how)
+    assert plain.staleness.max() > interrupted.staleness.max() == 2
+    takes = law.parts(3, interrupted.client, interrupted.trip).of_steps(interrupted.local_steps)
+    np.testing.assert_array_equal(interrupted.arrival_time, interrupted.download_time + takes)
+
+
+def test_interrupts_by_hand():
+    """Limit 1, 4 local steps of 0.25 or 2, and 0.5 to download and to upload.
+
+    Client 0 arrives at 2. This urges client 1 in its first step, until 2.5: it arrives at 3. That urges client 0, who
+    has just begun its third step, until 3.25: it arrives at 3.75, in the first step of client 1's next trip, until
+    5.5. The server waits for client 1 until 6; client 0, whose last trip began at 3.75, makes all its steps by then.
+    """
+    law = delays.with_network(delays.per_step(by_client(0.25, 2.0)), 1.0, 2.0, 2.0)
+    schedule = all_train(2, law, 0, 4, local_steps=4, staleness_limit=1, too_stale="interrupt")
+    assert schedule.client.tolist() == [0, 1, 0, 0, 1]
+    assert schedule.local_steps.tolist() == [4, 1, 3, 4, 1]
+    assert schedule.arrival_time.tolist() == [2.0, 3.0, 3.75, 5.75, 6.0]
+    assert schedule.step_time.tolist() == [2.0, 3.0, 3.75, 6.0]
 
 
 # --------------------------------------------------------------------------------------------------

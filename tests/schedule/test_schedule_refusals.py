@@ -125,6 +125,29 @@ BAD_BUFFERED = {
         {"too_stale": "cancel"},
         "staleness_limit is None, but must be given where too_stale is 'cancel'",
     ),
+    "interrupts without a limit": (
+        {"too_stale": "interrupt", "local_steps": 3, "delay": delays.per_step(ONE)},
+        "staleness_limit is None, but must be given where too_stale is 'interrupt'",
+    ),
+    "interrupts of all": (
+        {"too_stale": "interrupt", "staleness_limit": 0},
+        "staleness_limit is 0, but must be at least 1 where too_stale is 'interrupt'",
+    ),
+    "interrupts of nothing": (
+        {"too_stale": "interrupt", "staleness_limit": 1},
+        "local_steps is None, but must be given where too_stale is 'interrupt'",
+    ),
+    "interrupts that do not shorten trips": (
+        {"too_stale": "interrupt", "staleness_limit": 1, "local_steps": 3},
+        "delay is constant(duration=1.0), but must be a law with jafl.delays.per_step where too_stale is 'interrupt'",
+    ),
+    "interrupts and a time to flush": (
+        {
+            **{"too_stale": "interrupt", "staleness_limit": 1, "local_steps": 3},
+            **{"delay": delays.per_step(ONE), "flush_after": 1.0},
+        },
+        "flush_after is 1.0, but must be left out where too_stale is 'interrupt'",
+    ),
     "stops of all": (
         {"too_stale": "cancel", "staleness_limit": 1, "cancel_at_step": True},
         "cancel_at_step is True, but must be left out where too_stale is 'cancel'",

@@ -50,7 +50,8 @@ class Case:
     # Polls of ``buffer_size`` clients: their interval and most local steps, where a local step takes the delay.
     polls: tuple[float, int] | None = None
     download: str = "after_step"  # which version polled clients get
-    # More arguments of ``jafl.asynchronous``, which the reference calls the same.
+    # More arguments of ``jafl.asynchronous``, which the reference calls the same. With ``local_steps`` a local step
+    # takes the delay.
     protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
     local_steps: Callable[[int, int], int] | None = None  # (client, trip) -> how many the schedule says
 
@@ -93,6 +94,8 @@ def make_events(case: Case) -> jafl.EventSchedule:
     if case.tiers:
         return jafl.tiered(tiers=case.tiers, cohort_size=case.buffer_size, **common)
     if case.over_selection is None:
+        if "local_steps" in case.protocol:
+            common["delay"] = delays.per_step(case.delay)
         return jafl.asynchronous(
             concurrency=case.concurrency,
             buffer_size=case.buffer_size if _fills_a_buffer(case) else None,
@@ -200,7 +203,8 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
     most = case.work.get("local_steps", 1)
     steps_made: dict[tuple[int, int], int] = {}
     steps_of = case.local_steps
-    if case.polls:
+    given = case.protocol.get("local_steps")
+    if case.polls or given:
 
         def steps_of(client: int, trip: int) -> int:
             return steps_made[client, trip]
@@ -276,13 +280,21 @@ def reference_run(case: Case, expected_rule, federation, schedule, params, key) 
         select_round = cohorts_of_tiers(schedule)
         return ref.simulate_tiered(tiers=tiers, cohort=case.buffer_size, select_round=select_round, **common)
     if case.over_selection is None:
+        protocol = case.protocol
+        if given:
+            common["duration"] = lambda client, trip: given * duration(client, trip)
+            protocol = protocol | {
+                "local_steps": lambda client, trip: given,
+                "seconds": lambda client, trip: (0.0, duration(client, trip), 0.0),
+                "steps_made": steps_made,
+            }
         return ref.simulate(
             concurrency=case.concurrency,
             buffer_size=case.buffer_size,
             select=choices(schedule),
             first_buffer_size=case.clients if case.initial_round else None,
             restart=case.restart,
-            **case.protocol,
+            **protocol,
             vanish=case.leaves and ("step", *case.leaves),
             **common,
         )

@@ -307,9 +307,8 @@ def _check_sizes(sizes: np.ndarray, only: int) -> None:
     # Only some steps differ, so it is not the buffer's size: an option of the schedule has changed them.
     if len(others) < len(sizes):
         name = "the number of trips in a server step"
-        remedy = (
-            "A server that waits for stale trips (too_stale='wait') makes larger steps: drop them instead."
-        )
+        waits = "A server that waits for stale trips (too_stale='wait' or 'interrupt')"
+        remedy = f"{waits} makes larger steps: drop them instead."
         if size < only:
             remedy = "A buffer that is flushed (flush_after) makes smaller steps: leave it to fill."
     require(False, name, size, allowed, remedy)
