@@ -349,7 +349,7 @@ BAD = {
     "--protocol.staleness_limit=-1": "staleness_limit is -1 ... at least 0",
     "--protocol.too_stale=wait": "protocol.staleness_limit is None ... given where too_stale is 'wait'",
     "--algorithm=asgd --protocol.staleness_limit=3 --protocol.too_stale=wait": "too_stale is 'wait' ... 'drop' for asgd ... asgd takes 1",
-    "--algorithm=asgd --delay=per_step --protocol=asynchronous(staleness_limit=3,too_stale='interrupt',local_steps=2)": "too_stale is 'interrupt' ... 'drop' for asgd ... asgd takes 1",
+    "--algorithm=asgd --delay=per_step(constant(1)) --protocol=asynchronous(staleness_limit=3,too_stale='interrupt',local_steps=2)": "too_stale is 'interrupt' ... 'drop' for asgd ... asgd takes 1",
     "--protocol.staleness_limit=2 --protocol.too_stale=wait --protocol.cancel_at_step=true": "cancel_at_step is True ... left out where too_stale",
     "--protocol.staleness_limit=2 --protocol.too_stale=wait --protocol.flush_after=1": "flush_after is 1.0 ... left out where too_stale",
     "--protocol.flush_after=0": "flush_after is 0.0 ... above 0",
