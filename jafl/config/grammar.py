@@ -102,7 +102,7 @@ class Grammar:
       factories: {name: factory}.
       supplied: arguments that the experiment fills in where a call leaves them out: the clients' numbers of examples,
         for example.
-      fixed: arguments that the experiment fills in, and that no call can have: labels, for example.
+      fixed: arguments of these factories that the experiment fills in, and no call can have: labels, for example.
       has_default: whether ``default`` stands for the call that the algorithm or the data set decides.
       exclusive: pairs of arguments of which a call has at most one; the later one takes the place of the other.
       inner: {name: factory} of those that only stand inside of another call: staleness weights, for example.

@@ -124,18 +124,17 @@ class RunGroup(abc.ABC):
           OutOfMemory: if it compiles nothing that takes more memory than the device has.
         """
 
-    def client_memory(self, number: int) -> Any:
-        """The clients' memory of one run, all rows written."""
+    def client_memory(self, number: int) -> tuple[Any, Any]:
+        """([*P] of one run's model or the like, where the memory lies; the clients' memory, all rows written)."""
         raise NotImplementedError(f"{type(self).__name__} holds no client memory.")
 
     def personal_models(self, number: int) -> Callable[[np.ndarray], Any] | None:
         """(clients [W]) -> [W, *P]: the clients' own models in one run; None where they have none."""
-        run = self.preparations[number].run
-        work = as_specification(run.client_work)
+        work = as_specification(self.preparations[number].run.client_work)
         if work.build().personal is None:
             return None
-        memory = self.client_memory(number)
-        return lambda clients: at_hand(personal_models(work, run.params, memory, clients))
+        like, memory = self.client_memory(number)
+        return lambda clients: at_hand(personal_models(work, like, memory, clients))
 
     def personal_params(self, number: int) -> Any:
         """``History.personal_params`` of one run, now."""
@@ -192,9 +191,9 @@ class SingleRun(RunGroup):
         """[J] the loss of each trip."""
         return at_hand(self.carry.trip_reports["loss"])
 
-    def client_memory(self, number: int) -> Any:
-        """The clients' memory, all rows written."""
-        return self._program.placement.rows.write_pending_row(self.carry.memory)
+    def client_memory(self, number: int) -> tuple[Any, Any]:
+        """(the model [*P], the clients' memory, all rows written)."""
+        return self.carry.params, self._program.placement.rows.write_pending_row(self.carry.memory)
 
     def are_finite(self) -> np.ndarray:
         """[1] bool: whether the parameters are free of NaN and infinity."""
@@ -250,10 +249,10 @@ class StackedRuns(RunGroup):
         """[J] the loss of each trip of one run, in NumPy."""
         return np.asarray(self.carry.trip_reports["loss"])[number]
 
-    def client_memory(self, number: int) -> Any:
-        """The clients' memory of one run, all rows written."""
-        own = jax.tree.map(operator.itemgetter(number), self.carry.memory)
-        return self.stack.program(self.stack.own).placement.rows.write_pending_row(own)
+    def client_memory(self, number: int) -> tuple[Any, Any]:
+        """(the model [*P] of one run, the memory of its clients, all rows written)."""
+        params, own = jax.tree.map(operator.itemgetter(number), (self.carry.params, self.carry.memory))
+        return params, self.stack.program(self.stack.own).placement.rows.write_pending_row(own)
 
     def are_finite(self) -> np.ndarray:
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""

@@ -56,7 +56,8 @@ def simulate(name, *, seed=0, start=0.1, noise=0.0, **options):
         seed=seed,
     )
     model = jafl.models.mlp(5, (16,))
-    work = jafl.client_work(model, learning_rate=0.1, batch_size=8, local_steps=2)
+    personal = jafl.ditto(0.5, 0.2) if name.endswith("ends by itself") else None
+    work = jafl.client_work(model, learning_rate=0.1, batch_size=8, local_steps=2, personal=personal)
     asked = ENDS_BY_ITSELF if name.endswith("ends by itself") else {"evaluate_at": [15]}
     options = {**asked, "progress": False, "form": form, **options}
     # By NumPy: the bits of what JAX initializes depend on how its program is compiled.

@@ -107,7 +107,7 @@ def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
 def personal_models(client_work: Any, params: Any, memory: ClientMemory, clients: jax.Array) -> Any:
     """[W, *P]: the own models of ``clients`` [W], in a memory whose held row has been written.
 
-    client_work: its specification. params: [*P] the initial model.
+    client_work: its specification. params: [*P] any model, of which only the shapes are read.
     """
     work = client_work.build()
     like = jax.eval_shape(work.state.initial, params)
