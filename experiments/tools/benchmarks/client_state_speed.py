@@ -5,8 +5,8 @@
 The MLP, 32 examples a local step, K = 10, trip by trip, 100 clients in flight. Three programs alternate: the run
 without a state, the same with one, and that one with more clients. SCAFFOLD and FedDyn stand beside FedBuff without a
 staleness weight, which is what is left of them without a state; clients that keep their momentum beside those that
-forget it; compressed updates, EF21 and QAFeL beside FedBuff with whole updates. A column is the median over the
-rounds of a ratio, in processor time on one thread.
+forget it; compressed updates, EF21, QAFeL and Ditto beside FedBuff with whole updates. A column is the median over
+the rounds of a ratio, in processor time on one thread.
 """
 
 import os
@@ -42,7 +42,7 @@ CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of the first two program
 MORE = flags.DEFINE_integer("more_clients", 10_000, "Clients of the third; 0: without it.", lower_bound=0)
 LOCAL_STEPS = flags.DEFINE_list("local_steps", ["1", "10"], "Local steps of a trip.")
 NAMES = flags.DEFINE_list(
-    "names", ["scaffold", "feddyn", "momentum", "top_k", "qsgd", "ef21", "qafel"], "Which rows."
+    "names", ["scaffold", "feddyn", "momentum", "top_k", "qsgd", "ef21", "qafel", "ditto"], "Which rows."
 )
 TIMED = flags.DEFINE_integer("timed_steps", 20, "Server steps that are timed in each round.", lower_bound=1)
 REPEATS = flags.DEFINE_integer("repeats", 9, "Timed rounds.", lower_bound=1)
@@ -86,6 +86,8 @@ PAIRS: dict[
         (rules.fedbuff(), MOMENTUM),
         (rules.fedbuff(), {**MOMENTUM, "keep_optimizer_state": True}),
     ),
+    # Its clients make as many steps again, for models of their own.
+    "ditto": ((rules.fedbuff(), PLAIN), (rules.fedbuff(), {**PLAIN, "personal": jafl.ditto(0.5, RATE)})),
 }
 
 
