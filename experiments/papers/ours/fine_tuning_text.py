@@ -11,7 +11,7 @@ number the model is trained beforehand, centrally, with 400 minibatches of Adam,
 draws 60 clients from the other half, and other files of it for the test. FedBuff has K = 4, 8 clients in flight,
 exponential durations; clients train with Adam, whose rate is searched for in each arm; the server's rate is 1.
 Adapters of the rank 4 are on all layers of the blocks. What is measured is the accuracy of the next character, the
-mean of the last two of ten evaluations.
+mean of the last two evaluations.
 
 What it cannot tell: the clients' files are like those of the training beforehand, so that fine-tuning adds less than
 .01 to where the model starts. The arms that start there can differ by no more.
