@@ -34,6 +34,10 @@ def free_port():
         return one.getsockname()[1]
 
 
+# Seconds in which a process notices that another one has failed; at most the silence that JAX bears, twice.
+LEFT_ALONE = 300
+
+
 class Members(contextlib.AbstractContextManager):
     """The processes of one run, in ``folder``; kills what is left of them at the end of the block.
 
@@ -93,8 +97,17 @@ class Members(contextlib.AbstractContextManager):
         return [self.wait_for(number) for number in range(len(self.processes))]
 
     def wait_for(self, number):
-        """The exit status of a process, once it has ended."""
-        return self.processes[number].wait(max(1, self._until - time.monotonic()))
+        """The exit status of a process, once it has ended; fails early where it waits for one that has failed."""
+        while self.processes[number].poll() is None:
+            failed = [other for other, process in enumerate(self.processes) if process.poll()]
+            seconds = max(1, self._until - time.monotonic())
+            try:
+                return self.processes[number].wait(min(seconds, LEFT_ALONE) if failed else min(seconds, 1))
+            except subprocess.TimeoutExpired:
+                if failed or time.monotonic() > self._until:
+                    said = "".join(f"\nprocess {other}: {self.erred(other)}" for other in failed)
+                    raise AssertionError(f"process {number} has not ended{said}") from None
+        return self.processes[number].returncode
 
     def said(self, number):
         """What a process printed."""
