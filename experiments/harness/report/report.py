@@ -386,7 +386,7 @@ def _found(own: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
         values = [settings[name] for settings in each]
         numbers = sorted(value for value in values if isinstance(value, float))
         if len(numbers) == len(values) and len({*numbers}) > 2:
-            middle = number([float(np.median(numbers))])
+            middle = grid.shown(float(f"{np.median(numbers):.3g}"))
             texts.append(f"{name}={middle} ({grid.shown(numbers[0])} to {grid.shown(numbers[-1])})")
         else:
             counts = {grid.shown(value): values.count(value) for value in values}
