@@ -162,7 +162,7 @@ def apart(first: Any, second: Any) -> float:
     return max(float(np.abs(mine - other).max()) for mine, other in pairs)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("error_feedback", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_compressor_that_leaves_nothing_out_changes_no_bit(error_feedback: bool, keep: bool):
@@ -173,7 +173,7 @@ def test_a_compressor_that_leaves_nothing_out_changes_no_bit(error_feedback: boo
     jax.tree.map(np.testing.assert_array_equal, whole.params, plain.params)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("compressor", [TOP_K, compression.qsgd(8)], ids=str)
 @pytest.mark.parametrize("local_steps, keep", [(1, False), (3, False), (3, True)])
@@ -240,7 +240,7 @@ def test_plans_agree(name: str, error_feedback: bool, keep: bool):
     assert_close(waves.params, plain.params, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("rule", [rules.fedbuff(), rules.ca2fl(), rules.ace()], ids=str)
 @pytest.mark.parametrize("compressor", [QSGD, compression.top_k(1.0)], ids=str)
@@ -261,7 +261,7 @@ def test_the_matrix_form_is_refused_where_clients_keep_what_is_left_out():
         simulate(work_of(TOP_K, True), form="matrix")
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("compressor, error_feedback", [(QSGD, False), (TOP_K, True)])
 def test_runs_of_a_group_compress_as_each_does_alone(compressor, error_feedback, together: bool):

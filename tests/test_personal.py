@@ -93,6 +93,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("changes", in_tiers(BESIDE, ["fedbuff"]))
 def test_the_servers_model_has_the_same_bits_as_without(changes: dict[str, Any]):
     with_personal, without = run(jafl.ditto(0.5, 0.3), **changes), run(None, **changes)

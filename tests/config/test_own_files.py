@@ -82,6 +82,7 @@ def test_a_rule_of_the_users_own_is_run_under_the_name_of_its_function(own):
     assert experiment.inputs["algorithm"] == hashlib.sha256(OWN.encode()).hexdigest()
 
 
+@pytest.mark.full
 def test_one_argument_of_it_is_a_dotted_name(own):
     experiment = made(algorithm="mine.py:shared_half", **{"algorithm.share": 0.75})
     assert experiment.settings.algorithm == "mine.py:shared_half(share=0.75)"

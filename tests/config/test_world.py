@@ -179,6 +179,7 @@ def test_a_sweep_of_different_worlds_says_which_arm_lives_where_and_compares_non
     assert (folder / "accuracy.png").is_file()
 
 
+@pytest.mark.full
 def test_a_report_says_which_run_lives_where(swept, tmp_path, monkeypatch):
     monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
     captions = []

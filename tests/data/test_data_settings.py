@@ -49,7 +49,7 @@ def prepared_dir(tmp_path_factory):
     return folder
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     in_tiers(

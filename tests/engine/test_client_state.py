@@ -286,7 +286,7 @@ def test_one_row_has_one_precision():
         simulate(schedule(), counting_work(), rules.ca2fl(memory_precision="int8"))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_a_rule_with_memory_and_a_work_with_state_share_a_row(how: dict[str, Any]):
     """CA2FL whose clients keep Adam's moments: in waves and trip by trip the same, and not as without them."""
@@ -330,7 +330,7 @@ def test_plain_sgd_keeps_nothing():
     jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_client_that_keeps_its_optimizer_makes_one_run_of_it(local_steps: int):
@@ -413,7 +413,7 @@ def test_a_broadcast_is_that_of_the_downloaded_version(how: dict[str, Any]):
     assert events.staleness.max() > 1
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
 def test_runs_of_a_group_keep_their_own_states(together: bool):
     """Each of three runs with other rates and seeds ends as it does alone."""

@@ -70,7 +70,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("change", in_tiers(CHANGES, CHANGES.keys() - {"learning rates"}))
 def test_changing_a_number_compiles_nothing(source, change):
     arguments, keywords = experiment(source)

@@ -81,6 +81,7 @@ def test_arrays_are_foretold_to_the_byte(rule, wide):
     assert (found.parts["waiting"] > 0) == wide and found.width == (6 if wide else 1)
 
 
+@pytest.mark.full
 def test_what_the_run_writes_is_allocated_without_a_copy():
     arguments = experiment("ace")
     preparation = prepared(*arguments, devices=1, together=False)

@@ -66,7 +66,7 @@ KINDS = (
 
 
 # The default tier compiles quickly, the full tier as for users: there a case that was compiled quickly tells no more.
-@pytest.mark.few_by_default(6)
+@pytest.mark.few_by_default(4)
 @pytest.mark.parametrize("name", [name for name in NAMED if name not in SELDOM])
 def test_engine_equals_reference(name: str):
     compare(NAMED[name], "float64")

@@ -66,7 +66,7 @@ def compare_with_reference(row: str):
 
 
 # The default tier compiles quickly, the full tier as for users, and has all rows.
-@pytest.mark.few_by_default(6)
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("row", DEFAULT)
 def test_engine_equals_reference(row):
     compare_with_reference(row)

@@ -66,6 +66,7 @@ def test_a_step_of_trips_without_steps_leaves_the_model():
         jax.tree.map(np.testing.assert_array_equal, whole.params, short.params)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["loop", pytest.param("matrix", marks=pytest.mark.full)])
 def test_as_many_steps_in_every_trip_are_those_of_the_client_work(form):
     own = parts(steps=np.full(3 * STEPS, 3))

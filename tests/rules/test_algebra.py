@@ -91,6 +91,7 @@ def test_aced_with_the_largest_applied_staleness_as_threshold_is_not_ace():
     assert set(aced.step_reports["active_clients"]) == {CLIENTS - 1.0, float(CLIENTS)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("schedule", in_tiers(SCHEDULES.keys(), ["very unequal clients"]))
 def test_incremental_ace_is_direct_ace(schedule: str):
     """At every step, not at the last alone."""
@@ -319,7 +320,7 @@ def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
 UNEQUAL = delays.groups(((3, delays.constant(1.0)), (2, delays.constant(4.0))))  # they arrive 4 times for 1
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["asgd", "rescaled_asgd"])
 def test_rescaled_steps_end_at_the_plain_optimum_and_equal_ones_at_that_of_the_frequent(name: str):
     """Small steps, so that the end is the fixed point but for a hundredth: the two are more than 0.2 apart."""
@@ -344,7 +345,7 @@ AT_THE_OPTIMUM = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*AT_THE_OPTIMUM, "rennala"])
 def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optimum(name: str):
     """At unequal speeds; Rennala SGD ends where the 5 gradients that come first want it."""

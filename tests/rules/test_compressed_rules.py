@@ -109,7 +109,7 @@ def test_plans_agree(rule: Any, together: bool):
     np.testing.assert_allclose(waves.params["w"], plain.params["w"], rtol=1e-11)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("rule", [rules.ef21(), rules.qafel(HALF)], ids=str)
 def test_runs_of_a_group_train_as_each_does_alone(rule: Any, together: bool):

@@ -84,6 +84,7 @@ def test_the_selection_of_wkafl_is_finite_however_much_cosines_count():
     np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-4, atol=1e-30)
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_most_active_sets_of_aced_are_empty(precision: str):
     """Everybody arrives together, from the same version: the first steps of an instant alone have fresh gradients."""

@@ -175,7 +175,7 @@ IDENTITIES = {
 }
 
 
-@pytest.mark.few_by_default(3)
+@pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", IDENTITIES)
 def test_identities(name: str):
     one = IDENTITIES[name]

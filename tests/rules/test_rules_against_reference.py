@@ -49,7 +49,7 @@ PLANS = {
 }
 
 
-@pytest.mark.few_by_default(10)
+@pytest.mark.few_by_default(8)
 @pytest.mark.parametrize("case, precision", in_every_precision())
 def test_rule_equals_the_papers(case: Case, precision: str, monkeypatch):
     monkeypatch.setattr(

@@ -246,7 +246,7 @@ def comparison(tmp_path_factory):
     return folder
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     "name",
     [

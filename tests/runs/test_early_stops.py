@@ -53,6 +53,7 @@ def test_the_summary_says_why_it_stopped_and_it_is_over(stopped, condition):
     assert {path.name: path.read_bytes() for path in stopped.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.full
 def test_a_run_that_is_resumed_stops_where_it_would_have(stopped, condition, tmp_path):
     folder, settings = tmp_path / "run", changed(stop_when=condition)
     (outcome,) = quiet(settings, folder, trackers=[at_step(8, ctrl_c)])

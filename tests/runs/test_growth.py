@@ -115,6 +115,7 @@ def test_runs_of_a_comparison_are_all_checked_before_the_first_is_touched(tmp_pa
     assert contents(folder) == before
 
 
+@pytest.mark.full
 def test_a_run_that_trains_again_has_the_spacing_of_its_new_budget(tmp_path):
     settings = changed(evaluate_every=None)
     quiet(settings, tmp_path / "run")

@@ -97,6 +97,7 @@ def test_weights_of_other_rules_are_drawn_from_the_files_too(algorithm, tmp_path
         assert of_both[0] == of_both[1], name
 
 
+@pytest.mark.full
 def test_a_picture_that_cannot_be_drawn_costs_neither_the_run_nor_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "participation", fails)
     said = []

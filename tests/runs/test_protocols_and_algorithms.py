@@ -196,6 +196,7 @@ def test_a_dry_run_trains_nothing_and_writes_the_same_schedule(name, repeated):
     assert dry["staleness"] == wet["staleness"]
 
 
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", RUNS)
 def test_every_option_of_the_runs_shows_in_their_schedule(name, repeated):
     """So that none of them repeats a run in which nothing happens."""

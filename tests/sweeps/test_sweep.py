@@ -65,6 +65,7 @@ def test_every_run_is_there_and_is_that_of_its_condition(whole):
                 assert (run_there.algorithm, run_there.config["seed"]) == (algorithm, str(seed))
 
 
+@pytest.mark.full
 def test_a_cell_is_what_a_run_with_its_settings_leaves(whole, tmp_path):
     settings = SMALL.changed(
         {"partition.alpha": 10.0, "delay.sigma": 2.0, "seed": "1", "algorithm": "fedavgm"}
@@ -282,6 +283,7 @@ def test_a_sweep_without_conditions_has_its_runs_directly_in_it(tmp_path):
 # The table
 
 
+@pytest.mark.full
 def test_the_table_is_made_of_the_runs_summaries(whole):
     folder, outcome = whole
     assert json.loads((folder / "summary.json").read_text())["table"] == outcome.rows
@@ -579,6 +581,7 @@ def test_a_value_that_cannot_work_is_refused_before_anything_is_run(changes, swe
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.full
 def test_another_sweep_in_the_directory_is_refused_with_the_differences(whole):
     others = Settings(**{**SMALL.__dict__, "learning_rate": 0.5})
     with pytest.raises(SettingError, match="learning_rate: was None, is 0.5"):
@@ -589,6 +592,7 @@ def test_another_sweep_in_the_directory_is_refused_with_the_differences(whole):
         run(SMALL, whole[0], overwrite=True)
 
 
+@pytest.mark.full
 def test_a_directory_of_something_else_is_refused(whole, tmp_path):
     cell = whole[0] / FOLDERS[0] / "fedavg-seed0"
     with pytest.raises(SettingError, match="already holds a run"):

@@ -172,7 +172,7 @@ def test_without_checkpoints_all_begin_anew(whole, tmp_path):
     assert_same(folder, whole)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("over", [1, 4])
 def test_stopped_between_two_last_files(over, whole, tmp_path, monkeypatch):
     """Those that are over stay as they are, byte by byte; the others train with them once more."""
