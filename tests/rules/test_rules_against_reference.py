@@ -23,7 +23,8 @@ def in_every_precision() -> list:
     """float64 for every case; float32, in which most rules differ by rounding alone, for one schedule each.
 
     The default tier runs the first variant of each rule in float64 on one schedule, the next rule on the next one.
-    The full one runs all in float64, and the first variants in float32.
+    The full one runs the first variants in both precisions, the others in float64 on one schedule, in waves side by
+    side; what is left are gates.
     """
     pairs = {f"{case.name}; float64": (case, "float64") for case in CASES} | {
         f"{case.name}; float32": (case, "float32") for case in CASES if "slow" in case.name
@@ -35,7 +36,7 @@ def in_every_precision() -> list:
     }
 
     def tier(name: str) -> Any:
-        rare = name.endswith("float32") and name.partition(";")[0] not in first
+        rare = name.partition(";")[0] not in first and not name.endswith("slow clients; float64")
         return () if name in default else pytest.mark.gate if rare else pytest.mark.full
 
     return [pytest.param(*pair, id=name, marks=tier(name)) for name, pair in pairs.items()]
