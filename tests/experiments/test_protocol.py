@@ -315,7 +315,7 @@ def test_what_the_searches_found_is_reported_with_the_results():
         "Found by --tune before, on validation examples: 5 independent searches with seeds 10, 11, 12, 13, 14"
         in text
     )
-    assert f"- all conditions: a {RATE}=0.100 (0.09 to 0.12); b {RATE}=0.01" in text
+    assert f"- all conditions: a {RATE}=0.1 (0.09 to 0.12); b {RATE}=0.01" in text
     assert "No arm's searches end at an edge or without a winner." in text
     edge = {"partition.alpha=0.1": {"a": f"edge: 2 of 5 searches end at an edge of {RATE}"}}
     text = report.tuning(dataclasses.replace(SIZE, undecided=edge), {})
