@@ -18,6 +18,7 @@ from tiers import in_tiers
 import jafl
 from jafl import rules
 from jafl.engine.evaluation import Evaluator
+from jafl.simulation import run_group
 
 MODEL = jafl.models.softmax(3)
 SIZES = (1, 5, 60, 9, 33)  # one client's examples are evaluated in several pieces, one holds nothing out
@@ -106,7 +107,7 @@ def test_the_servers_model_has_the_same_bits_as_without(changes: dict[str, Any])
     assert np.abs(kernels[0] - kernels[1]).max(axis=(1, 2)).min() > 1e-3
 
 
-def test_both_models_are_measured_on_what_clients_hold_out_and_nobody_trains_on_it(tmp_path):
+def test_both_models_are_measured_on_what_clients_hold_out_and_nobody_trains_on_it(tmp_path, monkeypatch):
     asked = run(jafl.ditto(0.5, 0.3), evaluate_clients=True, evaluate_at=[7])
     history = alone(asked)
     data, metrics = asked.federation, history.client_metrics
@@ -130,6 +131,7 @@ def test_both_models_are_measured_on_what_clients_hold_out_and_nobody_trains_on_
         assert fair == pytest.approx(np.nanmean(metrics[f"personal_{name}"][-1]))
     x = np.array(data.x)
     x[data.held_out.indices] = 1e3
+    monkeypatch.setattr(run_group, "MODELS_AT_ONCE", 2)  # five clients leave the device in three blocks
     poisoned = alone(asked._replace(federation=dataclasses.replace(data, x=x), evaluate_clients=False))
     jax.tree.map(np.testing.assert_array_equal, poisoned.personal_params, history.personal_params)
     history.save(tmp_path / "history.npz")

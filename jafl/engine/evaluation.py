@@ -220,7 +220,7 @@ def personal_per_client(
     number = np.arange(len(client)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     places = (held.offsets[client] + size * number)[:, None] + np.arange(size)
     present = places < held.offsets[client + 1][:, None]
-    at_once = EXAMPLES_AT_ONCE // size
+    at_once = min(EXAMPLES_AT_ONCE // size, max(len(client), 1))
     for start in range(0, len(client), at_once):
         own = np.arange(start, start + at_once)
         # The last block is filled up with its first piece, and pieces with their first example.

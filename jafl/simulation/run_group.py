@@ -23,6 +23,9 @@ from jafl.simulation.digests import Reads, run_digests
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import Drawn, as_specification, is_drawn
 
+# Of clients, that leave the device together at the end of a run.
+MODELS_AT_ONCE = 256
+
 
 class OutOfMemory(Exception):
     """A compiler refuses a program that takes more memory than the device has; the text is its own sentence."""
@@ -137,10 +140,17 @@ class RunGroup(abc.ABC):
         return lambda clients: at_hand(personal_models(work, like, memory, clients))
 
     def personal_params(self, number: int) -> Any:
-        """``History.personal_params`` of one run, now."""
+        """``History.personal_params`` of one run, now: some clients at a time, for which the device has room."""
         models = self.personal_models(number)
-        clients = np.arange(self.preparations[number].run.schedule.num_clients)
-        return models and jax.tree.map(np.array, models(clients))
+        if models is None:
+            return None
+        count = self.preparations[number].run.schedule.num_clients
+        size = min(MODELS_AT_ONCE, count)
+        # The last block is filled up with the last client, so that all have one shape.
+        blocks = [
+            models(np.arange(start, start + size).clip(max=count - 1)) for start in range(0, count, size)
+        ]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *blocks)
 
     def compile(self) -> None:
         """Compiles the program. ``memory`` is then what the compiler says, if it does, and must fit.

@@ -274,6 +274,8 @@ class Recording:
                     experiment.federation,
                 )
                 summary["client_personal_accuracy"] = personal["personal_accuracy"].tolist()
+        # A comparison keeps the histories of all its runs: not with a model for each client.
+        history = dataclasses.replace(history, personal_params=None)
         if self.is_waiting:
             options.show(
                 f"{experiment.name}: the earlier run is kept, because the new one was stopped before it had more to "
