@@ -53,10 +53,15 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(config, items):
     """Deselects the tests marked ``full`` or ``gate``, unless --full, -m or a test's own name asks for them."""
-    _mark_full_all_but_few(items)
-    if any(word in config.option.markexpr for word in TIERS) or any("::" in word for word in config.args):
+    default = [item for item in items if not any(map(item.get_closest_marker, TIERS))]
+    _mark_all_but_few(default, "few_by_default", "full")
+    full = [item for item in items if item.get_closest_marker("full") and not item.get_closest_marker("gate")]
+    _mark_all_but_few(full, "few_in_full", "gate")
+    expression = config.option.markexpr
+    if "gate" in expression or any("::" in word for word in config.args):
         return
-    left_out = [tier for tier in TIERS if not (config.option.full and tier == "full")]
+    # Some gates are cases of a full test, which ``-m full`` would find, too.
+    left_out = ["gate"] if config.option.full or "full" in expression else TIERS
     kept, deselected = [], []
     for item in items:
         (deselected if any(map(item.get_closest_marker, left_out)) else kept).append(item)
@@ -64,18 +69,18 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
-def _mark_full_all_but_few(items):
-    """Marks ``full`` what the mark ``few_by_default(N)`` leaves out: all but N cases, spread over all, of a test."""
+def _mark_all_but_few(items, mark, tier):
+    """Marks for a tier what a mark such as ``few_by_default(N)`` leaves out: all but N cases of a test."""
     cases = {}
     for item in items:
-        if item.get_closest_marker("few_by_default") and not any(map(item.get_closest_marker, TIERS)):
+        if item.get_closest_marker(mark):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for those in cases.values():
-        (number,) = those[0].get_closest_marker("few_by_default").args
-        kept = {position * len(those) // number for position in range(number)}
+        (number,) = those[0].get_closest_marker(mark).args
+        kept = {position * len(those) // number for position in range(number)}  # spread over all
         for position, item in enumerate(those):
             if position not in kept:
-                item.add_marker("full")
+                item.add_marker(tier)
 
 
 @pytest.hookimpl(wrapper=True)

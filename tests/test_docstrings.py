@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 
 import flax.linen as nn
+import pytest
 
 import jafl
 
@@ -164,6 +165,7 @@ def doctests(module) -> list[doctest.DocTest]:
     return [test for test in tests if test.examples]
 
 
+@pytest.mark.full
 def test_examples_in_docstrings_run():
     report: list[str] = []
     for name in modules_with_examples():

@@ -91,7 +91,7 @@ def test_the_pages_show_what_is_meant_to_be_run():
         assert any(part in command for command in commands()), f"no page shows {part} any more"
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_the_main_job_learns_and_can_be_resumed_repeated_and_reported(tmp_path):
     run_py(MAIN_JOB, tmp_path)
     assert_learned(tmp_path)
@@ -100,6 +100,7 @@ def test_the_main_job_learns_and_can_be_resumed_repeated_and_reported(tmp_path):
         assert_learned(tmp_path)
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("command", [one for one in RUN if one != MAIN_JOB and not needs_a_run(one)])
 def test_a_command_of_the_pages_learns(command, tmp_path):

@@ -47,7 +47,7 @@ def test_every_permutation_is_equally_likely(count):
     assert stats.chisquare(counts).pvalue > BOUND
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("count", [7, 33, 100])
 def test_every_place_goes_everywhere(count):
     """Each place's image is uniform; and so is the pair of images of two neighbouring places."""
@@ -58,6 +58,7 @@ def test_every_place_goes_everywhere(count):
     assert stats.chisquare(np.bincount(difference, minlength=count)[1:]).pvalue > BOUND
 
 
+@pytest.mark.full
 def test_a_minibatch_is_a_uniform_subset():
     """Two given examples of 40 are both among the first 8 with probability 8 * 7 / (40 * 39)."""
     order, draws = orders(40, 20_000, seed=2), 20_000
@@ -66,6 +67,7 @@ def test_a_minibatch_is_a_uniform_subset():
         assert stats.binomtest(int(both), draws, 8 * 7 / (40 * 39)).pvalue > BOUND
 
 
+@pytest.mark.full
 def test_neighbouring_epochs_and_keys_give_unrelated_orders():
     places, count = np.arange(50, dtype=np.int32), np.int32(50)
     keys = np.array([[word, 7] for word in range(400)], np.uint32)

@@ -70,6 +70,7 @@ def test_no_room_imports_itself_through_another():
     graphlib.TopologicalSorter(room_imports()).prepare()  # raises CycleError, which names the rooms
 
 
+@pytest.mark.full
 def test_host_half_never_imports_jax():
     for room, file in files():
         if room in HOST_ONLY or f"{room}/{file.stem}" in HOST_ONLY:
@@ -87,6 +88,7 @@ def test_only_the_command_line_reads_flags():
             assert not {name for name in imports(file) if name.startswith("absl")}, file
 
 
+@pytest.mark.full
 def test_heavy_libraries_are_imported_where_they_are_used():
     for _, file in files():
         heavy = {name for name in imports(file, top_level_only=True) if name.split(".")[0] in HEAVY}
@@ -101,6 +103,7 @@ def test_public_names_exist():
     assert set(jafl.__all__) <= set(dir(jafl))
 
 
+@pytest.mark.full
 def test_the_drawing_of_the_layers_is_current():
     check = subprocess.run(
         [sys.executable, "docs/layers.py", "--check"], cwd=PACKAGE.parent, capture_output=True, text=True

@@ -55,6 +55,7 @@ def assert_close(first: Any, second: Any, **tolerance: float) -> None:
         np.testing.assert_allclose(mine, other, **tolerance)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("local_steps, strength", [(1, 5.0), pytest.param(4, 0.0, marks=pytest.mark.full)])
 def test_of_one_client_alone_the_personal_model_is_the_servers(local_steps: int, strength: float):
@@ -94,6 +95,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("changes", in_tiers(BESIDE, ["fedbuff"]))
 def test_the_servers_model_has_the_same_bits_as_without(changes: dict[str, Any]):
@@ -107,6 +109,7 @@ def test_the_servers_model_has_the_same_bits_as_without(changes: dict[str, Any])
     assert np.abs(kernels[0] - kernels[1]).max(axis=(1, 2)).min() > 1e-3
 
 
+@pytest.mark.full
 def test_both_models_are_measured_on_what_clients_hold_out_and_nobody_trains_on_it(tmp_path, monkeypatch):
     asked = run(jafl.ditto(0.5, 0.3), evaluate_clients=True, evaluate_at=[7])
     history = alone(asked)
@@ -139,6 +142,7 @@ def test_both_models_are_measured_on_what_clients_hold_out_and_nobody_trains_on_
     jax.tree.map(np.testing.assert_array_equal, saved, history.personal_params)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
 def test_runs_of_a_group_train_and_measure_their_own(together: bool):

@@ -84,7 +84,8 @@ def trip(model, x, y, params, **options):
 # What is traced
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(5)
 @PRECISION_OF_EVERY_MODEL
 def test_client_work_and_evaluation_compute_in_the_precision_of_the_model(case):
     make, precision = case
@@ -101,7 +102,7 @@ def test_client_work_and_evaluation_compute_in_the_precision_of_the_model(case):
         assert found == {OF_NAME[precision]}, function
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_gradients_of_convolutions_have_the_precision_of_the_convolution(precision):
     model = dataclasses.replace(MODELS["cnn"](), matmul_precision=precision)
@@ -111,7 +112,7 @@ def test_gradients_of_convolutions_have_the_precision_of_the_convolution(precisi
     assert {product.precision for product in products(gradient, params)} == {OF_NAME[precision]}
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_rule_and_server_optimizer_compute_in_float32(precision):
     """The rule's products are of a shape that the model has none of."""
@@ -215,6 +216,7 @@ def test_on_a_tpu_a_convolution_is_as_many_as_its_parts_need(precision, convolut
 # Mixed precision
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "make", in_tiers(MODELS, ("mlp",), full=[name for name in MODELS if name != "resnet18"])
@@ -307,6 +309,7 @@ def test_what_each_platform_has_is_accepted():
         check_precision(precision, "gpu")
 
 
+@pytest.mark.full
 def test_simulate_refuses_a_precision_that_this_platform_lacks():
     model = dataclasses.replace(MODELS["mlp"](), matmul_precision="bfloat16")
     x, y = examples(model, 12)

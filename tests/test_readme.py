@@ -96,6 +96,7 @@ def test_the_main_job_and_the_help_are_commands_that_run_py_takes(line, tmp_path
         assert (tmp_path / "out" / "summary.json").is_file()
 
 
+@pytest.mark.full
 def test_the_ten_lines_of_python_learn_and_print_and_save_what_they_found(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     (example,) = blocks("python")

@@ -56,6 +56,7 @@ def test_the_front_page_has_the_ten_lines_and_the_command_of_the_readme():
     assert ten_lines in front and f"```sh\n{command}\n```" in front
 
 
+@pytest.mark.full
 def test_every_public_name_is_on_a_page_of_the_reference():
     pages = reference.pages()
     for name in reference.public_names():

@@ -11,6 +11,7 @@ from jafl.base.errors import SettingError
 pytestmark = pytest.mark.full
 
 
+@pytest.mark.few_in_full(90)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_call_with_a_bad_argument_is_refused(row):
     call, words = ROWS[row]

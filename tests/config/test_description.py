@@ -110,6 +110,7 @@ def made(setting, text):
     return value
 
 
+@pytest.mark.few_by_default(30)
 @pytest.mark.parametrize(("setting", "name"), EVERY)
 def test_objects_to_text_to_objects_is_the_identity(setting, name):
     grammar, text = calls.grammar(setting), text_of(setting, name)
@@ -141,6 +142,7 @@ def same(first, second):
 LAWS = [name for setting, name in EVERY if setting == "delay" and name not in CALLED]
 
 
+@pytest.mark.full
 @given(st.sampled_from(LAWS), st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=2), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_any_law_with_any_numbers_also_inside_of_others(name, numbers, is_inside):

@@ -21,6 +21,7 @@ def test_the_settings_say_what_is_measured(experiment):
     assert {"test_accuracy", "test_loss", "train_accuracy"} <= set(evaluation)
 
 
+@pytest.mark.full
 def test_other_evaluators_take_their_place_and_none_are_none(experiment):
     own = {"own": lambda params: {"number": 7.0}}
     assert experiment.simulate(evaluators=own).evaluations[-1]["own_number"] == 7.0

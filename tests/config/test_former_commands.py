@@ -67,6 +67,7 @@ def settings_of(text):
     )
 
 
+@pytest.mark.few_by_default(5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_makes_what_its_former_spelling_made(command):
     (experiment,) = make_experiments(settings_of(command))

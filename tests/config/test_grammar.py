@@ -984,6 +984,7 @@ def spelled(draw, value):
     return f"{value.name}({space}{f',{space}'.join(texts)})" if texts or space else value.name
 
 
+@pytest.mark.few_in_full(11)
 @pytest.mark.few_by_default(2)
 @pytest.mark.parametrize("name", DELAY.factories)
 @settings(max_examples=40)

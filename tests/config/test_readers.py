@@ -141,6 +141,7 @@ def test_an_argument_that_a_call_does_not_have_is_refused(name):
         assert str(refused.value).startswith(f"{name}: {message}")
 
 
+@pytest.mark.full
 def test_an_argument_of_a_partition_that_is_left_out_makes_it_dirichlet():
     """Also where the data set has clients of its own."""
     for dataset in ("digits", "synthetic"):

@@ -59,6 +59,7 @@ def test_splits_of_one_seed_share_nothing(dataset):
         assert shared(source.x, source.test_x) == shared(source.x, source.validation_x) == 0
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("dataset", "trips", "accuracy"), [("mnist_5000", 1000, 0.7), ("mnist_1d", 3000, 0.33)]
@@ -70,7 +71,7 @@ def test_fedbuff_learns_with_the_default_settings(dataset, trips, accuracy):
     assert first["test_accuracy"] < 0.2 and last["test_accuracy"] > accuracy
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_fedbuff_learns_more_of_texts_than_how_frequent_characters_are():
     changes = {
         "client_trips": 400,

@@ -49,6 +49,7 @@ def prepared_dir(tmp_path_factory):
     return folder
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name",
@@ -136,6 +137,7 @@ def test_clients_are_measured_on_what_they_hold_out():
         per_client_accuracy(model, params, dataclasses.replace(federation, held_out=None))
 
 
+@pytest.mark.full
 def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_seeds():
     def over_seeds(**partition):
         several = {**SMALL, "seed": "1,2", "split.client_test_fraction": 0.1, **partition}

@@ -163,6 +163,7 @@ def test_splits_share_no_file_and_a_client_is_a_file():
         assert text_of(first) == text_of(characters._numbers(text[:80])[: min(80, len(text) - 1)])
 
 
+@pytest.mark.full
 def test_all_files_are_clients_of_very_unequal_size():
     source = python_source()
     sizes = source.natural_partition.sizes
@@ -215,6 +216,7 @@ def test_the_digest_stands_in_the_settings_of_a_run_and_refuses_other_texts():
     assert resolved(Settings(algorithm="fedbuff")).dataset == "digits"
 
 
+@pytest.mark.full
 def test_the_texts_are_read_once_for_the_runs_of_a_comparison(monkeypatch):
     made = []
     examples = characters._examples

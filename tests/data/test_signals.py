@@ -91,6 +91,7 @@ def test_what_cannot_work_is_refused(arguments, message):
         mnist_1d(**arguments)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "published", "epochs"),

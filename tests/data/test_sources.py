@@ -157,12 +157,14 @@ def linear_accuracy(source):
     return np.mean(np.argmax(inputs @ weights, axis=1) == source.y)
 
 
+@pytest.mark.full
 def test_synthetic_shared_labels_let_one_model_serve_many_clients():
     settings = {"num_clients": 300, "alpha": 1, "beta": 1, "size_spread": 0, "mean_examples": 50}
     assert linear_accuracy(synthetic(**settings, shared_labels=True)) > 0.7
     assert linear_accuracy(synthetic(**settings)) < 0.55
 
 
+@pytest.mark.full
 def test_synthetic_without_shared_labels_has_a_labelling_model_per_client():
     source = synthetic(num_clients=2, alpha=0, beta=0, mean_examples=4_000, size_spread=0, num_classes=2)
     for client in range(2):

@@ -150,7 +150,7 @@ def test_sigterm_to_all_as_before_preemption_stops_all_once(tmp_path):
     assert "To go on: run.py resume run" in members.said(0)
 
 
-@full
+@pytest.mark.gate
 def test_a_full_disk_at_the_first_process_ends_all(tmp_path):
     def fill(number):
         if number == 0:

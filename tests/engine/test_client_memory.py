@@ -43,7 +43,7 @@ def test_rows_are_kept_apart_and_hold_what_hold_says(precision):
     jax.tree.map(np.testing.assert_array_equal, waiting, jax.tree.map(jnp.zeros_like, PARAMS))
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize("precision", client_memory.PRECISIONS)
 def test_what_orders_the_writes_adds_nothing(precision):
     """Also after values that overflow: the bit pattern that is looked for is none that arithmetic leaves."""
@@ -75,6 +75,7 @@ def test_sizes_are_those_of_the_precision():
     }
 
 
+@pytest.mark.full
 def test_eight_bits_are_unbiased_with_the_variance_of_random_rounding():
     """Rounding v / scale to a neighbour at random has mean v and variance f (1 - f) scale^2, f its fraction."""
     value = random_value(0)
@@ -91,6 +92,7 @@ def test_eight_bits_are_unbiased_with_the_variance_of_random_rounding():
         assert np.abs(drawn - exact).max() <= scale * 1.0001
 
 
+@pytest.mark.full
 def test_zero_is_stored_as_zero():
     memory = client_memory.allocate(PARAMS, 2, "int8")
     zeros = jax.tree.map(jnp.zeros_like, PARAMS)
@@ -103,6 +105,7 @@ def test_unknown_precision_is_refused():
         client_memory.allocate(PARAMS, 2, "int9")
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.parametrize(
     "name, arguments",
     [
@@ -161,6 +164,7 @@ def relative_drift(name, arguments):
     return max(errors)
 
 
+@pytest.mark.full
 def test_a_first_state_of_zeros_is_not_added():
     """Leaves that are zeros for every model are left out; those that follow the model or are no zeros stay."""
     params = {"w": jnp.zeros(3), "b": jnp.ones(2)}

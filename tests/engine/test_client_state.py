@@ -128,7 +128,8 @@ def replay(events: jafl.EventSchedule) -> tuple[np.ndarray, list[int]]:
     return np.array(versions[-1]), seen
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(5)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_client_reads_what_its_last_applied_trip_has_left(name: str, how: dict[str, Any]):
@@ -143,7 +144,8 @@ def test_a_client_reads_what_its_last_applied_trip_has_left(name: str, how: dict
         np.testing.assert_allclose(leaf, last, rtol=1e-12)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(2)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("precision, bound", [("bfloat16", 2e-3), ("int8", 5e-3)])
 def test_a_state_in_few_bits_is_near_the_state_in_full(precision: str, bound: float, how: dict[str, Any]):
@@ -286,6 +288,7 @@ def test_one_row_has_one_precision():
         simulate(schedule(), counting_work(), rules.ca2fl(memory_precision="int8"))
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_a_rule_with_memory_and_a_work_with_state_share_a_row(how: dict[str, Any]):
@@ -392,7 +395,7 @@ def broadcasting(momentum: float) -> Rule:
     )
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 def test_a_broadcast_is_that_of_the_downloaded_version(how: dict[str, Any]):
     """The server optimizer, whose momentum moves the model, leaves it alone; parameters are the model's alone."""
 

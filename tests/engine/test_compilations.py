@@ -70,6 +70,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("change", in_tiers(CHANGES, CHANGES.keys() - {"learning rates"}))
 def test_changing_a_number_compiles_nothing(source, change):

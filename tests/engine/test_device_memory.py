@@ -49,6 +49,7 @@ def bytes_there(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("wide", in_tiers({"trip by trip": False, "in waves": True}, ["in waves"]))
 @pytest.mark.parametrize("rule", in_tiers(["fedbuff", "fedasync", "ace", "aced", "ca2fl", "wkafl"], ["ace"]))
@@ -91,6 +92,7 @@ def test_what_the_run_writes_is_allocated_without_a_copy():
     assert found.temp_size_in_bytes < 0.1 * preparation.forecast.parts["snapshots"]
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize(
     ("case", "width"),
     [
@@ -143,7 +145,7 @@ def test_the_width_falls_until_it_fits():
         prepared(*arguments, **SIDE_BY_SIDE, available=1000)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("case", "largest", "remedy"),
     [

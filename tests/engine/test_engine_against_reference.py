@@ -66,18 +66,22 @@ KINDS = (
 
 
 # The default tier compiles quickly, the full tier as for users: there a case that was compiled quickly tells no more.
+@pytest.mark.few_in_full(5)
 @pytest.mark.few_by_default(4)
 @pytest.mark.parametrize("name", [name for name in NAMED if name not in SELDOM])
 def test_engine_equals_reference(name: str):
     compare(NAMED[name], "float64")
 
 
+@pytest.mark.full
+@pytest.mark.few_in_full(5)
 @pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("name", in_tiers(KINDS, USUAL))
 def test_engine_equals_reference_in_float32_with_all_optimisations(name: str):
     compare(NAMED[name], "float32")
 
 
+@pytest.mark.few_in_full(8)
 @pytest.mark.full
 @pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -91,12 +95,13 @@ IN_WAVES_IN_THE_DEFAULT_TIER = (
 )
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", IN_WAVES_IN_THE_DEFAULT_TIER)
 def test_engine_equals_reference_in_waves(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 
 
+@pytest.mark.few_in_full(5)
 @pytest.mark.full
 @pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("name", KINDS)
@@ -104,6 +109,7 @@ def test_engine_equals_reference_in_waves_with_all_optimisations(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("mixed", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize(

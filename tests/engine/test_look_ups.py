@@ -65,7 +65,7 @@ def simulated(model, test=(), **changed):
     return jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 def test_a_token_beyond_the_table_is_refused(name):
     said = rf"federation.x holds the token {WORDS} \(example 7\).*has no row.*\({WORDS}, 4\)"

@@ -49,6 +49,7 @@ def is_linear(case: Case) -> bool:
     )
 
 
+@pytest.mark.few_in_full(16)
 @pytest.mark.few_by_default(1)
 @pytest.mark.parametrize("name", in_tiers(ONE_EACH, DEFAULT_TIER))
 def test_the_matrix_form_equals_the_reference(name: str):
@@ -60,6 +61,7 @@ def test_the_matrix_form_equals_the_reference(name: str):
             compare(case, "float64", width=6, together=True, form="matrix")
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("width, together", [(1, True), (3, False), (40, True)])
 @pytest.mark.parametrize("name", ["fedbuff", "ace; slow clients", "ca2fl; very unequal clients"])
@@ -67,7 +69,8 @@ def test_any_width_gives_the_same(name: str, width: int, together: bool):
     compare(NAMED[name], "float64", width=width, together=together, form="matrix")
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(3)
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
 @pytest.mark.parametrize(
     "name",
@@ -89,6 +92,7 @@ def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
         compare(NAMED[name], "float64", width=6 if platform == "tpu" else 12, together=True, form="matrix")
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["ace; slow clients", "ace in buffers; very unequal clients"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

@@ -96,6 +96,7 @@ def test_what_a_rules_factors_may_depend_on(name):
     assert said is None if reason is None else reason in said
 
 
+@pytest.mark.full
 def test_sizes_are_found_in_the_state_and_in_models_of_one_vector():
     assert READS in found(
         rule_with(lambda t, s: jax.tree.map(lambda u: -u * s["scale"], t), in_state), optax.sgd(1.0)

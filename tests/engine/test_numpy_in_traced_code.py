@@ -67,7 +67,7 @@ def noisy_loss(outputs, labels):
     return noisy_by_module(optax.softmax_cross_entropy_with_integer_labels(outputs, labels))
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("setting", "asked"),
     [

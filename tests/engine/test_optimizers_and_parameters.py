@@ -62,7 +62,7 @@ KEPT = {
 }
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", KEPT)
 def test_what_would_be_lost_at_the_end_of_a_trip_is_refused(name):
     optimizer, left = KEPT[name]
@@ -145,6 +145,7 @@ def test_complex_parameters_are_refused_by_name(make):
         prepare(model=jafl.Model(make()))
 
 
+@pytest.mark.full
 def test_complex_values_within_a_model_of_real_parameters_train():
     def use(params, x):
         spectrum = jnp.fft.fft(x, axis=-1) * (params["real"] + 1j * params["imaginary"])

@@ -109,6 +109,7 @@ def test_the_quickest_lanes_are_those_of_most_groups():
     assert plan_choice.quickest_lanes(np.array([3] + [100] * 100)) == 112
 
 
+@pytest.mark.full
 def test_a_rule_with_client_memory_is_never_folded_in_parts():
     """What is stored of a client is read and written trip by trip, whatever the rule says of its buffer."""
     schedule = schedule_of(12, 6, 60)

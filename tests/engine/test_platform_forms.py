@@ -66,12 +66,13 @@ def compare_with_reference(row: str):
 
 
 # The default tier compiles quickly, the full tier as for users, and has all rows.
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("row", DEFAULT)
 def test_engine_equals_reference(row):
     compare_with_reference(row)
 
 
+@pytest.mark.few_in_full(4)
 @pytest.mark.full
 @pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("row", TABLE)
@@ -128,6 +129,7 @@ def test_chunks_and_stored_rows_are_the_same_on_a_gpu_and_a_tpu(rule, together):
     jax.tree.map(close, on_gpu, on_tpu)
 
 
+@pytest.mark.full
 def test_rows_in_tiles_are_read_as_they_were_written():
     random = np.random.default_rng(0)
     shapes = {"kernel": (5, 5, 3, 6), "wide": (3, 200), "high": (200, 3), "bias": (7,)}
@@ -145,6 +147,7 @@ def test_rows_in_tiles_are_read_as_they_were_written():
     np.testing.assert_array_equal(several.row(jnp.int32(2), True), value["high"])
 
 
+@pytest.mark.full
 def test_the_shuffle_has_the_same_bits_in_line():
     places, words = np.arange(100, dtype=np.int32), np.array([7, 2**31 + 5], np.uint32)
 
@@ -180,6 +183,7 @@ def test_both_pools_agree_with_gradients_and_ties(window, padding):
     jax.tree.map(np.testing.assert_array_equal, by_slices, windowed)
 
 
+@pytest.mark.full
 def test_packed_columns_are_read_as_they_were():
     random = np.random.default_rng(0)
     with jax.enable_x64():

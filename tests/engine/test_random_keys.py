@@ -79,6 +79,7 @@ def simulate(optimizer, *, steps=2, seed=0, rule=None, server=None, buffer_size=
     return jafl.simulate(*run, server_optimizer=server, **{"evaluate_at": [], **options})
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", in_tiers(OPTIMIZERS.keys(), ("noisy_sgd", "an old key", "for some")))
 def test_each_trip_draws_numbers_of_its_own(name):

@@ -61,6 +61,7 @@ def test_the_rule_that_runs_knows_the_whole_schedule():
         assert set(history.step_reports["total"].tolist()) == {expected_total(given)}
 
 
+@pytest.mark.full
 def test_what_is_prepared_is_the_rule_with_its_numbers_and_is_not_asked_again():
     given = arguments()
     prepared = prepare(jafl.Run(*given))
@@ -76,6 +77,7 @@ def test_a_schedule_of_other_clients_is_refused_by_name_and_not_in_the_rule():
         jafl.simulate(*arguments(clients=6))
 
 
+@pytest.mark.full
 def test_several_runs_in_one_program_have_each_the_numbers_of_its_schedule():
     several = [arguments(seed=seed) for seed in (0, 4)]
     histories = jafl.simulate_many([jafl.Run(*given) for given in several])

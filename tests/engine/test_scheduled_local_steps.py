@@ -66,6 +66,7 @@ def test_a_step_of_trips_without_steps_leaves_the_model():
         jax.tree.map(np.testing.assert_array_equal, whole.params, short.params)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("form", ["loop", pytest.param("matrix", marks=pytest.mark.full)])
 def test_as_many_steps_in_every_trip_are_those_of_the_client_work(form):
@@ -82,6 +83,7 @@ def test_as_many_steps_in_every_trip_are_those_of_the_client_work(form):
         )
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "shared",
@@ -115,6 +117,7 @@ def test_runs_that_go_together_give_what_each_gives_alone(shared, form):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["loop", pytest.param("matrix", marks=pytest.mark.full)])
 def test_a_run_that_stopped_goes_on(tmp_path, form):
     own = parts(jafl.rules.fednova())

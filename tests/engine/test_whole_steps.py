@@ -97,6 +97,7 @@ RULES = {
 }
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("lanes", [pytest.param(9, marks=pytest.mark.full), 3])
 @pytest.mark.parametrize("rule", in_tiers(RULES, ["a rule of one's own"]))
@@ -141,6 +142,7 @@ def test_waves_before_steps_are_a_valid_plan(width):
     np.testing.assert_array_equal(changed.wave, plan.wave)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize(
     ("rule", "width", "platform"),
     [

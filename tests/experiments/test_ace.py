@@ -39,6 +39,7 @@ def flat(seed, accuracy, steps=(0, 500, 1000)):
     return some_run(seed, rows)
 
 
+@pytest.mark.full
 def test_every_figure_and_table_of_the_paper_has_its_file_and_states_an_analysis():
     figures = {discovery.load(name).figure for name in NAMES}
     assert figures == {
@@ -59,6 +60,7 @@ def test_every_figure_and_table_of_the_paper_has_its_file_and_states_an_analysis
         assert discovery.load(name).scales["desk"].analysis, name
 
 
+@pytest.mark.few_in_full(9)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", in_tiers(("desk", "paper"), ("desk",)))
 def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):

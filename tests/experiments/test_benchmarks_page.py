@@ -51,7 +51,7 @@ def test_a_printed_table_takes_the_place_of_the_earlier_one():
         with_table(old, "sped", "| b |")
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "names, printed, said",
     [

@@ -112,6 +112,7 @@ def test_settings_choose_among_the_rows(typed, names):
     assert [row.name for row in rows.selected(typed)] == names
 
 
+@pytest.mark.full
 def test_blazefl_is_measured_on_the_models_that_it_published():
     import jax
 
@@ -580,6 +581,7 @@ def test_two_files_are_compared(typed):
 # The page
 
 
+@pytest.mark.full
 def test_the_page_holds_all_of_itself_and_shows_text_as_it_is(tmp_path):
     estimate = {"topology": "v5e:1x1", "fits": True, "trips_per_second": 12_345.6}
     machine = Machine({"mlp ace 1000": running.failed("<b>odd</b>")}, estimate=estimate)

@@ -326,6 +326,7 @@ def test_evaluation_that_costs_more_than_a_fifth_is_named():
     )
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("known")
 def test_runs_that_differ_in_rates_share_what_is_made():
     size, settings = sweeps.adapted(SIZE, {"client_trips": 30})

@@ -133,6 +133,7 @@ RUN = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", in_tiers(NAMES, ("wkafl_appendixD",), full=RUN))
 def test_its_desk_size_runs(name, tmp_path):
     experiment, lines = discovery.load(name), []

@@ -61,6 +61,7 @@ def test_what_the_paper_does_not_ask_is_counted_apart():
     assert all(claim.own for claim in privacy_of_schedules.EXPERIMENT.claims)
 
 
+@pytest.mark.full
 def test_at_paper_size_as_many_clients_train_as_the_noise_is_for():
     settings = Settings(
         **{

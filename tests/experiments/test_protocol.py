@@ -258,6 +258,7 @@ def test_a_whole_statement_is_taken_and_a_reason_stands_for_a_search():
     checks.check(dataclasses.replace(EXPERIMENT, scales={"desk": dataclasses.replace(SIZE, analysis=None)}))
 
 
+@pytest.mark.full
 def test_every_experiment_is_declared_or_from_before_the_protocol():
     declared = [name for name in discovery.names() if discovery.load(name).scales["desk"].analysis]
     papers = {name for name in discovery.names() if name.startswith(("fedstaleweight_", "wkafl_"))}

@@ -73,6 +73,7 @@ def test_every_preset_with_rates_of_its_own_is_searched_for_and_is_one_of_the_pa
         assert (preset["learning_rate"], preset["server_learning_rate"]) in pairs, name
 
 
+@pytest.mark.few_in_full(10)
 @pytest.mark.parametrize("algorithm", in_tiers(list(PAIRS), ()))
 def test_every_world_is_one_that_every_algorithm_takes(algorithm):
     loaded = DataCache()

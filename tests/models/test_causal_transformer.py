@@ -70,7 +70,7 @@ def by_numpy(params, text, *, layers, heads, positions):
     return dense("dense", normalized("norm", h))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_outputs_by_the_equations(positions):
     with jax.enable_x64():

@@ -69,6 +69,7 @@ IN_FLOAT64 = ("same", "stride 2, odd", "stride beyond the kernel")
 IN_FLOAT32 = ("a shortcut", "rows unseen", "uneven")  # in the default tier
 
 
+@pytest.mark.few_in_full(7)
 @pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     ("case", "dtype"),
@@ -123,7 +124,7 @@ def test_any_strides_and_paddings(size, window, strides, pads):
         np.testing.assert_allclose(one, other, rtol=0, atol=CLOSE * max(float(np.abs(other).max()), 1.0))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", in_tiers(["same", "stride 2", "uneven"], ["uneven"]))
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)], ids=["both", "images", "kernels"])
 def test_under_vmap_it_is_client_by_client(name, axes):

@@ -76,6 +76,7 @@ def trained(model, params, rule=None, **options):
     return jafl.simulate(schedule, federation, work, rule or jafl.rules.fedbuff(), params, KEY, **options)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", in_tiers({kind: kind for kind in KINDS}, ["linen"]))
 def test_what_is_frozen_stays_and_comes_back_under_noise(kind):
@@ -113,6 +114,7 @@ def test_a_frozen_part_is_as_one_whose_gradient_is_left_out(kind):
     assert ours.evaluations[-1]["test_loss"] == pytest.approx(theirs.evaluations[-1]["test_loss"], rel=1e-5)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", in_tiers({kind: kind for kind in KINDS}, ["nnx"]))
 def test_a_frozen_model_is_the_same_in_the_matrix_form(kind):
@@ -196,7 +198,7 @@ def nnx_features():
     return (model, model.init(KEY, X)), module.table[...]
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", [linen_features, nnx_features])
 def test_variables_that_are_no_parameters_are_constants(make):
     (model, params), table = make()

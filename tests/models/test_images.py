@@ -119,7 +119,8 @@ EQUAL = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(3)
 @pytest.mark.parametrize("name", in_tiers(EQUAL.keys(), ("cnn", "celeba_cnn")))
 def test_values_and_gradients_are_those_of_plain_layers(name, linen_layers):
     """Alone and for two clients with weights of their own, with dropout where there is any."""
@@ -176,6 +177,7 @@ def test_batch_norm_is_refused_with_the_reason():
         resnet18(10, "grup")
 
 
+@pytest.mark.full
 def test_layer_norm_is_one_group():
     def groups(name):
         module = resnet18(10, name).module

@@ -67,6 +67,7 @@ def test_flips_half_of_the_images_and_shifts_evenly():
     np.testing.assert_allclose(np.bincount(rows)[1:] / 4000, 1 / 3, atol=0.03)
 
 
+@pytest.mark.full
 def test_draws_depend_on_trip_epoch_and_place_alone():
     first = augmented()
     np.testing.assert_array_equal(first, augmented())

@@ -142,7 +142,8 @@ def test_outputs_are_those_of_the_changed_weight(kind):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(4)
 @pytest.mark.parametrize("kind", in_tiers({kind: kind for kind in KINDS}, ["linen", "equinox"]))
 @pytest.mark.parametrize("rule", [jafl.rules.fedbuff, jafl.rules.ca2fl])
 def test_simulations_train_the_adapters_and_leave_the_base(kind, rule, tmp_path):
@@ -159,6 +160,7 @@ def test_simulations_train_the_adapters_and_leave_the_base(kind, rule, tmp_path)
         jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
 
 
+@pytest.mark.full
 def test_groups_of_runs():
     model, params = adapted("linen")
     runs = [
@@ -257,6 +259,7 @@ def test_parts_of_the_base_that_are_trained_beside():
         np.testing.assert_array_equal(model.apply(params, X), base.apply(before, X))
 
 
+@pytest.mark.full
 def test_a_part_that_is_trained_and_unknown_is_drawn_as_without_adapters():
     base, before = base_of("linen")
     model = jafl.lora(base, 2, "body", params={"body": before["body"]}, trained="head")

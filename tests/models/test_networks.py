@@ -131,7 +131,7 @@ def expected():
     return listed(history.params), history.evaluations
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [pytest.param("nnx", marks=pytest.mark.full), "equinox", "functions"])
 def test_every_kind_of_network_trains_alike(kind, expected):
     model, params, listed = KINDS[kind]()
@@ -154,7 +154,7 @@ def test_a_trained_network_comes_back_as_what_it_was(kind):
     assert np.abs(outputs - model.apply(params, X)).max() > 0.1
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["nnx", "equinox", "functions"])
 def test_equal_networks_share_a_compiled_program(kind):
     models = [KINDS[kind]()[0] for _ in range(2)]
@@ -166,7 +166,7 @@ def test_equal_networks_share_a_compiled_program(kind):
     assert engine.run._cache_size() == compiled
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", [nnx_model, equinox_model])
 def test_dropout_in_training_alone_and_keyed(make):
     model, params, listed = make(0.5)
@@ -204,7 +204,7 @@ class AsAttribute(nn.Module):
         return nn.Dense(3)(nn.Dropout(0.5)(x, deterministic=self.deterministic))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "module", [Deterministic(), Training(), AsAttribute()], ids=lambda m: type(m).__name__
 )

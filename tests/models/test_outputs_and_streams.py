@@ -108,6 +108,7 @@ def trained(model, y, rounds, rate):
     return jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("make", in_tiers(AUTOENCODERS, ["linen"]))
 def test_a_variational_autoencoder_learns_in_every_library(make):

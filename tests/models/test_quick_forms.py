@@ -75,7 +75,8 @@ def assert_equal(function, *arguments, tolerance=1e-12, text=r"custom_vjp_call")
     assert re.search(text, str(jax.make_jaxpr(quick(function))(*arguments)))
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
+@pytest.mark.few_in_full(4)
 @pytest.mark.parametrize("case", in_tiers(CASES, IN_DEFAULT))
 def test_convolutions_are_flaxs(case):
     axes, options = case
@@ -240,7 +241,7 @@ def equinox_net():
     )
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make", [LinenNet, lambda: NnxNet(nnx.Rngs(0)), equinox_net], ids=["linen", "nnx", "equinox"]
 )

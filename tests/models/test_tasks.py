@@ -68,7 +68,8 @@ def history_of(module, x, y, steps=60, **options):
     return jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(4)
 @pytest.mark.parametrize("case", in_tiers(CASES, ["regression", "language_modelling", "multi_label"]))
 def test_every_task_learns_and_measures_what_belongs_to_it(case):
     module, x, y, options = case

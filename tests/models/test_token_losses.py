@@ -54,6 +54,7 @@ def work(**changes):
     return jafl.client_work(MODEL, **{"learning_rate": 0.5, "batch_size": 0, **changes})
 
 
+@pytest.mark.full
 def test_evaluation_is_a_mean_over_tokens():
     history = jafl.simulate(ROUND, FEDERATION, work(), jafl.rules.fedavg(), PARAMS, jax.random.key(0))
     for evaluation, params in zip(history.evaluations, (PARAMS, history.params), strict=True):
@@ -77,6 +78,7 @@ def test_clients_train_on_the_mean_over_the_tokens_of_a_minibatch(batch_size, fo
     assert history.evaluations[-1]["train_loss"] == pytest.approx(in_order.mean(), rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_minibatch_without_a_token_changes_nothing_and_has_no_loss():
     """One example in each minibatch; the reported loss is of the first that has a token."""
     held = [3, 17, 5]

@@ -94,7 +94,8 @@ def trained(model, source, rule, steps=4, **arguments):
     return history, params
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(5)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", in_tiers(list(models.MODELS), ("mlp",)))
 def test_every_model_trains(name, rule, tmp_path):

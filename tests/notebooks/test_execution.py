@@ -36,6 +36,7 @@ def test_its_sizes_stand_in_one_early_cell(name):
     assert assigned(FEW[name]) <= assigned(sizes.source), "what the test makes small is not there any more"
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_from_start_to_end_with_few_steps(name, tmp_path, monkeypatch):

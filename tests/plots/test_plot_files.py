@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import pytest
 from pictures import TWO
 
 from jafl import plots
 
 
+@pytest.mark.full
 def test_matplotlib_is_imported_only_for_a_picture_and_pyplot_never():
     program = (
         "import sys, jafl.plots as p; assert 'matplotlib' not in sys.modules; "

@@ -74,6 +74,7 @@ def test_colors_do_not_stretch_noise():
     assert clim(errors={"a": np.full((2, 2), 1e-5)}) == pytest.approx((0.9, 0.902))
 
 
+@pytest.mark.full
 def test_a_single_row_many_maps_and_nothing_to_show(tmp_path):
     many = {str(number): np.full((1, 2), number / 10) for number in range(7)}
     figure = plots.heat_maps(many, ("", [""]), COLUMNS)

@@ -148,6 +148,7 @@ def test_what_the_report_says(report):
     assert "<svg" in report._repr_html_()
 
 
+@pytest.mark.full
 def test_counts_that_weights_or_durations_follow_from_are_said_to_be_public():
     sizes = 1 + np.arange(30)
     found = account(

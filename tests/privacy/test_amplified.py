@@ -104,7 +104,8 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(5)
 @pytest.mark.parametrize("row", WEIGHTS)
 def test_sampling_amplifies_where_a_clients_weight_does_not_depend_on_who_else_is_there(row):
     rule, amplifies = WEIGHTS[row]

@@ -52,7 +52,8 @@ def noises(mechanism, num_steps: int, numbers, size=SIZE, dtype=jnp.float64):
 NAMED = {", ".join(map(str, case)): case for case in CASES}
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(8)
 @pytest.mark.parametrize("case", in_tiers(NAMED, ("tree_honaker, 2, None, 15", "banded_toeplitz, 0, 4, 19")))
 def test_a_step_has_the_noise_of_its_row(case):
     """Row t of ``noising`` times the nodes' Gaussians, each of which is known by its key alone."""

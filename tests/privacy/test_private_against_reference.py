@@ -83,6 +83,7 @@ CASES = [
 NAMED = {case.name: case for case in CASES}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", in_tiers(NAMED, ("tree, restarts",)))
 def test_a_private_run_equals_the_reference(case: Case):
     history, _ = compare(case, "float64")

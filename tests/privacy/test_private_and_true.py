@@ -121,6 +121,7 @@ def hostile(value: float):
     return run(one_client_sends(value, 3)(ready))
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "value",
@@ -231,6 +232,7 @@ def test_several_runs_in_one_program_draw_each_its_own_noise():
     assert min(relative(first, second), relative(first, third), relative(second, third)) > 0.01
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("mechanism", ["tree", "tree_honaker", "banded_toeplitz"])
 def test_a_run_that_is_resumed_goes_on_with_the_noise_that_it_had(mechanism, tmp_path):

@@ -94,6 +94,7 @@ def no_privacy(mechanism: str, rule=None):
 TRAINABLE = [name for name in eligible_rules() if name not in ("fednova", "twafl")]
 
 
+@pytest.mark.few_in_full(5)
 @pytest.mark.parametrize("name", in_tiers(TRAINABLE, ()))
 def test_no_noise_and_an_infinite_clip_give_the_rules_own_run_to_the_last_bit(name):
     rule = rules.RULES[name]()

@@ -102,6 +102,7 @@ def rounded_by_hand(update: np.ndarray, client: int, trip: int, seed: int) -> li
     return [int(whole) + int(one) for whole, one in zip(below, up, strict=True)]
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", in_tiers(RULES.keys(), ["fedbuff"]))
 @pytest.mark.parametrize("world", in_tiers({"all arrive": WORLD, "some are lost": LOSSY}, ["some are lost"]))
@@ -125,6 +126,7 @@ def test_the_server_reads_off_the_sum_of_whole_numbers(name, world, float64):
     assert len({tuple(row) for row in sums}) == schedule.num_steps
 
 
+@pytest.mark.full
 def test_steps_are_scaled_as_without_secure_aggregation(float64):
     schedule = jafl.asynchronous(**WORLD)
     updates = fixed.by_trip(schedule, updates_of(schedule))
@@ -136,6 +138,7 @@ def test_steps_are_scaled_as_without_secure_aggregation(float64):
     assert plain.min() < 1
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", RULES)
 def test_each_step_differs_from_floats_by_no_more_than_predicted(name, float64):

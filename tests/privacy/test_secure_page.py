@@ -4,6 +4,7 @@ import functools
 import pathlib
 import re
 
+import pytest
 from test_contract import ROWS
 
 from jafl.privacy.secure import reason_against, secure_rules
@@ -32,6 +33,7 @@ def row_of(name: str) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_the_table_has_every_rule_with_its_flags():
     rows = [
         [cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| `.*$", section(), re.M)

@@ -54,6 +54,7 @@ MORE = {
 ELIGIBLE = {name: RULES[name]() for name in eligible_rules()} | MORE
 
 
+@pytest.mark.few_in_full(9)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ELIGIBLE)
 @pytest.mark.parametrize(

@@ -1131,7 +1131,7 @@ def reasons_in_a_lawful_run(settings, moments=()):
     return reasons, replay
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("part", range(4))
 def test_all_settings_together_obey_the_laws(part):
     """Random settings, some of which starve; the others are many, and hold everything that may happen."""
@@ -1168,6 +1168,7 @@ def test_each_way_to_restart_obeys_the_laws_in_larger_runs(sizes, restart):
     reasons_in_a_lawful_run(drawn_world(sizes, sizes[0], ties=True, restart=restart))
 
 
+@pytest.mark.few_by_default(10)
 @pytest.mark.parametrize("vanish", [("step", (0, 3, 7), 5), ("time", (0, 3, 7), 5), ("trips", (0, 3, 7), 2)])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("concurrency", [8, 5])

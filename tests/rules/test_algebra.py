@@ -91,6 +91,7 @@ def test_aced_with_the_largest_applied_staleness_as_threshold_is_not_ace():
     assert set(aced.step_reports["active_clients"]) == {CLIENTS - 1.0, float(CLIENTS)}
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("schedule", in_tiers(SCHEDULES.keys(), ["very unequal clients"]))
 def test_incremental_ace_is_direct_ace(schedule: str):
@@ -161,6 +162,7 @@ def test_ace_has_no_bias_term_and_its_delay_term_is_bounded_by_the_drift(schedul
     assert max(delayed) > 1e-4
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize("name", in_tiers(["asgd", "ace", "aced, short", "sasgd"], ["ace"]))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_bound_of_ace_on_gradient_norms_holds_on_every_path(name: str, schedule: str):
@@ -244,6 +246,7 @@ def weights_in_the_engine(rule: Any, schedule: jafl.EventSchedule) -> np.ndarray
     return fixed.run(rule, schedule, fixed.by_client(updates), 3)[0].weights
 
 
+@pytest.mark.full
 def test_fedstaleweight_gives_equal_influence_before_normalization_and_not_after():
     """Equation 8 in a long run. Over seeds a client's share before varies by 0.8 %, a group's after by 0.5 %."""
     schedule = fifteen_clients()
@@ -256,6 +259,7 @@ def test_fedstaleweight_gives_equal_influence_before_normalization_and_not_after
     np.testing.assert_allclose(shares(schedule, plain), (0.21, 1.40), atol=0.015)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["equation_8", "algorithm_1"])
 def test_fedstaleweight_without_differences_of_staleness_is_the_mean(form: str):
     """Equal durations: two steps an instant, the trips of the first fresh, those of the second one step old."""
@@ -294,6 +298,7 @@ def test_the_bounds_of_fedstaleweight_hold_for_every_weight(buffer_size: int):
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_wkafl_with_all_its_parts_at_zero_and_equal_staleness_is_the_mean():
     numbers = {"momentum": 0.0, "cosine_weight": 0.0, "staleness_decay": 0.0, "smallest_cosine": -1.0}
     limits = {"clip_norm": np.inf, "stage_two_clip": np.inf, "stage_two_loss": 0.0}
@@ -320,6 +325,7 @@ def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
 UNEQUAL = delays.groups(((3, delays.constant(1.0)), (2, delays.constant(4.0))))  # they arrive 4 times for 1
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["asgd", "rescaled_asgd"])
 def test_rescaled_steps_end_at_the_plain_optimum_and_equal_ones_at_that_of_the_frequent(name: str):
@@ -345,6 +351,7 @@ AT_THE_OPTIMUM = {
 }
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", [*AT_THE_OPTIMUM, "rennala"])
 def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optimum(name: str):
@@ -358,7 +365,7 @@ def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optim
     assert np.linalg.norm(model - (quick if name == "rennala" else plain)) < near
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name, buffer_size", [("area", 1), ("area", 3), ("mifa", 3)])
 def test_all_clients_count_the_same_where_area_and_mifa_end(name: str, buffer_size: int):
     """FedAvg's fixed point with everybody, (sum P_i)^-1 sum P_i b_i, P_i = 1 - (1 - rate a_i)^Q, at any speeds."""
@@ -379,6 +386,7 @@ def test_all_clients_count_the_same_where_area_and_mifa_end(name: str, buffer_si
     assert np.linalg.norm(models[5] - end) > 0.1
 
 
+@pytest.mark.full
 def test_the_model_of_area_is_the_mean_of_the_newest_models_after_every_step():
     schedule = jafl.asynchronous(
         num_clients=5, concurrency=4, buffer_size=3, delay=delays.exponential(1.0), server_steps=60

@@ -59,7 +59,7 @@ def test_ef21_without_loss_is_fedavg_in_rounds_and_incremental_ace_else():
     np.testing.assert_allclose(mine, ace, rtol=1e-11)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("up", [None, HALF])
 def test_qafel_whose_broadcast_leaves_nothing_out_is_fedbuff(up: Any):
     """To rounding: h + (w - h) need not be w. ``up``: how the clients compress."""
@@ -75,6 +75,7 @@ def test_qafel_whose_broadcast_leaves_nothing_out_is_fedbuff(up: Any):
     assert np.median(left_out.step_reports["hidden_distance"]) > 1e-2
 
 
+@pytest.mark.full
 def test_the_hidden_model_comes_nearer_by_what_its_compressor_promises():
     """||w - h||^2 shrinks to (1 - k / d) of itself or less, at each step in which the model stays."""
     rule, params = rules.qafel(compression.top_k(0.25)).build(), {"w": jnp.arange(1.0, 9.0) ** 3}
@@ -88,6 +89,7 @@ def test_the_hidden_model_comes_nearer_by_what_its_compressor_promises():
     assert distance < 1e-12, "all eight numbers have been sent"
 
 
+@pytest.mark.full
 def test_every_broadcast_of_qsgd_is_drawn_anew():
     rule, params = rules.qafel(compression.qsgd(7)).build(), {"w": jnp.arange(40.0)}
     start = (jax.tree.map(jnp.zeros_like, params), *rule.init(params, 3)[1:])
@@ -96,7 +98,7 @@ def test_every_broadcast_of_qsgd_is_drawn_anew():
     assert np.any(first[0]["w"] != again[0]["w"])
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("rule", [rules.ef21(), rules.qafel(HALF)], ids=str)
 @pytest.mark.parametrize("together", [False, True])
 def test_plans_agree(rule: Any, together: bool):
@@ -109,6 +111,7 @@ def test_plans_agree(rule: Any, together: bool):
     np.testing.assert_allclose(waves.params["w"], plain.params["w"], rtol=1e-11)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("rule", [rules.ef21(), rules.qafel(HALF)], ids=str)

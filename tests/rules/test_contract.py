@@ -175,6 +175,7 @@ def test_every_file_of_the_package_is_imported():
     assert files - shared == set(rules.RULES)
 
 
+@pytest.mark.few_in_full(29)
 @pytest.mark.few_by_default(2)
 @each_rule
 def test_pseudo_gradient_has_the_shapes_and_types_of_the_parameters(row: Row):
@@ -183,6 +184,7 @@ def test_pseudo_gradient_has_the_shapes_and_types_of_the_parameters(row: Row):
     assert shapes(direction) == shapes(PARAMS)
 
 
+@pytest.mark.few_by_default(12)
 @each_rule
 def test_pseudo_gradient_points_against_the_updates(row: Row):
     rule = row.rule.build()
@@ -326,6 +328,7 @@ def compilations() -> int:
     return engine.run._cache_size() + engine.allocate._cache_size()
 
 
+@pytest.mark.few_in_full(12)
 @pytest.mark.full
 @each_rule
 def test_runs_in_the_engine_and_does_not_recompile_for_other_numbers(row: Row):
@@ -358,6 +361,7 @@ def test_a_number_that_is_no_data_recompiles():
     assert compilations() > compiled
 
 
+@pytest.mark.few_in_full(12)
 @pytest.mark.full
 @each_rule
 def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
@@ -366,6 +370,7 @@ def test_a_rule_object_gives_the_same_as_its_specification(row: Row):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), deferred.params, built.params)
 
 
+@pytest.mark.few_in_full(12)
 @pytest.mark.full
 @each_rule
 def test_a_run_whose_updates_are_all_zero_stays_where_it_is(row: Row):
@@ -394,7 +399,8 @@ def test_updates_that_are_zero_at_first_spoil_nothing(row: Row):
     assert sum(float(jnp.sum(leaf)) for leaf in jax.tree.leaves(direction)) < 0
 
 
-@pytest.mark.few_by_default(3)
+@pytest.mark.full
+@pytest.mark.few_in_full(11)
 @each_rule
 def test_buffer_size_is_checked(row: Row):
     only = as_specification(row.rule).build().buffer_size
@@ -478,6 +484,7 @@ def test_a_scale_that_is_none_is_refused(scale: Any, parts: str):
         small_run(rule, 3)
 
 
+@pytest.mark.full
 def test_a_rule_from_a_notebook_needs_no_library_file():
     """A factory as a user would type it, with columns from the schedule."""
 

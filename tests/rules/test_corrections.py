@@ -97,7 +97,7 @@ EXACT = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", EXACT)
 def test_rounds_of_all_clients_reach_the_exact_optimum_where_fedavg_does_not(name: str):
     rule, server_rate = EXACT[name]
@@ -106,12 +106,14 @@ def test_rounds_of_all_clients_reach_the_exact_optimum_where_fedavg_does_not(nam
     assert np.abs(run(rounds(600), rules.fedavg()) - best).max() > 0.05, "there is a drift to be corrected"
 
 
+@pytest.mark.full
 def test_rounds_of_some_clients_reach_it_too():
     best = optimum(np.ones(CLIENTS))
     assert np.abs(run(rounds(1500, 3), rules.scaffold(), 3 / CLIENTS) - best).max() < 1e-9
     assert np.abs(run(rounds(1500, 3), rules.fedavg(), 3 / CLIENTS) - best).max() > 0.05
 
 
+@pytest.mark.full
 def test_asynchronous_scaffold_reaches_it():
     """With the server's rate K / N, of models and control variates that are stale."""
     best = optimum(np.ones(CLIENTS))
@@ -122,7 +124,7 @@ def test_asynchronous_scaffold_reaches_it():
     assert np.abs(run(asynchronous(1500), rules.fedbuff(), 3 / CLIENTS) - best).max() > 0.05
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_in_few_bits_scaffold_ends_nearer_than_fedavg(precision: str):
     """Control variates are rounded at each write, so the fixed point is met up to their rounding."""
@@ -146,7 +148,7 @@ def test_scaffolds_first_round_is_fedavgs_and_its_second_is_not():
         assert np.allclose(*same, rtol=1e-12) == is_same
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize("rule", [rules.scaffold(), rules.masfl(0.9)], ids=["scaffold", "masfl"])
 @pytest.mark.parametrize("buffer_size", [1, 3])
 def test_c_is_the_mean_of_all_c_i_after_every_step(rule: Any, buffer_size: int):
@@ -172,6 +174,7 @@ def kept_by_clients(program: engine.Program, carry: engine.Carry) -> np.ndarray:
     return np.asarray(memory.codes.work["w"]).reshape(CLIENTS, SIZE)
 
 
+@pytest.mark.full
 def test_feddyns_h_is_the_mean_of_all_h_i_in_rounds_of_all_clients():
     events = rounds(20)
     program, carry = placed(*arguments(events, rules.feddyn(0.5)), plan=jafl.trip_by_trip(events))
@@ -182,6 +185,7 @@ def test_feddyns_h_is_the_mean_of_all_h_i_in_rounds_of_all_clients():
     assert np.abs(own).max() > 0.1
 
 
+@pytest.mark.full
 def test_feddyn_with_an_infinite_alpha_does_not_move():
     moved = [
         np.abs(run(rounds(10), rules.feddyn(alpha), learning_rate=0.1 / alpha)).max() for alpha in (1e2, 1e6)
@@ -197,6 +201,7 @@ def test_masfl_with_beta_1_is_scaffold_in_rounds():
         np.testing.assert_allclose(mine, run(rounds(number), rules.scaffold()), rtol=1e-12)
 
 
+@pytest.mark.full
 def test_masfls_momentum_is_the_mean_of_the_clients_directions_in_rounds():
     rule = rules.masfl(0.7).build()
 
@@ -217,6 +222,7 @@ def test_masfls_momentum_is_the_mean_of_the_clients_directions_in_rounds():
     assert history.step_reports["length"].min() > 1e-3
 
 
+@pytest.mark.full
 def test_a_client_of_adamasfl_moves_by_its_rate_at_each_local_step():
     """Its directions have length 1; with one client and one local step the server's direction is one of them."""
     events = rounds(6, 1)
@@ -248,7 +254,7 @@ BROADCAST = "What it broadcasts beside the model would be a release of its own"
 KEPT = "Its clients keep a state from trip to trip"
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "rule, reason",
     [

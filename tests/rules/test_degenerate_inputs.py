@@ -41,7 +41,8 @@ STILL = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(3)
 @pytest.mark.parametrize("name", in_tiers(STILL.keys(), ("fedbuff", "fedasync", "aced by cached age, 7")))
 def test_updates_of_zero_move_nothing(name: str):
     """Clients with learning rate 0: as in the reference the model stays, and whatever is reported is finite."""
@@ -59,7 +60,7 @@ def test_updates_of_zero_move_nothing(name: str):
         np.testing.assert_array_equal(history.step_reports["applied"], accepted)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_none_passes_the_selection_of_wkafl(precision: str):
     """The direction is then the estimate, the mean weighted by trust in the fresh."""
@@ -167,6 +168,7 @@ LATE_IN_THE_DEFAULT_TIER = {"fedbuff"}
 IN_FLOAT32 = {name for name in LATE if name.startswith(("fedbuff", "sasgd", "twafl", "wkafl", "reverse"))}
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name, precision",

@@ -51,7 +51,7 @@ def assert_mean_and_variance(directions: np.ndarray, expected: np.ndarray, varia
     assert abs(total.mean() - variances.sum()) <= 5 * total.std() / np.sqrt(count) < 0.05 * variances.sum()
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["incremental", "direct"])
 def test_directions_of_ace(form: str):
     """The variance is the sum of those of all stored values, over N^2."""
@@ -70,6 +70,7 @@ def test_directions_of_ace(form: str):
     )
 
 
+@pytest.mark.full
 def test_directions_of_ca2fl():
     """A client in the buffer enters with its new value over K, and with its old one over N, less over K."""
     schedule = jafl.asynchronous(

@@ -82,6 +82,7 @@ def test_fedbuff_of_one_trip_without_weights_is_asynchronous_sgd():
     assert_different(run(schedule, rules.fedbuff()), run(schedule, jafl.specify(plain)))
 
 
+@pytest.mark.full
 def test_fedbuff_with_equal_durations_and_a_buffer_of_the_cohort_is_fedavg():
     everyone = asynchronous(buffer_size=CLIENTS, delay=delays.constant(2.0), server_steps=12)
     rounds = jafl.synchronous(
@@ -175,7 +176,8 @@ IDENTITIES = {
 }
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
+@pytest.mark.few_in_full(4)
 @pytest.mark.parametrize("name", IDENTITIES)
 def test_identities(name: str):
     one = IDENTITIES[name]
@@ -202,6 +204,7 @@ def test_fedat_of_one_tier_is_fedavg():
     )
 
 
+@pytest.mark.full
 def test_favas_of_all_clients_averages_their_models_and_the_servers():
     """All make Q = 3 local steps: w <- (w + sum_i (w + update_i / 3)) / (N + 1)."""
     everybody = {"num_clients": CLIENTS, "cohort_size": CLIENTS, "server_steps": 12}

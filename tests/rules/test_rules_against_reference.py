@@ -50,6 +50,7 @@ PLANS = {
 }
 
 
+@pytest.mark.few_in_full(45)
 @pytest.mark.few_by_default(8)
 @pytest.mark.parametrize("case, precision", in_every_precision())
 def test_rule_equals_the_papers(case: Case, precision: str, monkeypatch):
@@ -144,7 +145,7 @@ def test_the_table_holds_what_it_promises():
             assert 10 < np.sum(applied) < 110, case.name
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["gsgm, whole rounds", "gsgm, steps across rounds"])
 def test_the_momentum_of_gsgm_matters(name: str):
     """Without it the case ends elsewhere by far more than the comparison with the reference allows."""

@@ -41,7 +41,7 @@ def test_three_steps(name, given):
         np.testing.assert_allclose([*step["w"], step["b"]], expected, rtol=1e-5)
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("form", ["paper", "release", "optax"])
 def test_forms_of_amsgrad(form):
@@ -97,6 +97,7 @@ def test_numbers_of_delayed_nesterov_are_checked(given, match):
         server_optimizers.delayed_nesterov(0.1, **given)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("float64")
 def test_heloco_corrects_each_array_by_its_own_momentum():
     """Forty gradients of two arrays in which all three cases occur; with c_ok = -1 it is Nesterov's average."""

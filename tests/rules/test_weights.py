@@ -148,7 +148,8 @@ DEFAULT_TIER = (
 DEFAULT_TIER += tuple(name for name in WEIGHINGS if name.startswith("delay-adaptive"))
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
+@pytest.mark.few_in_full(13)
 @pytest.mark.parametrize("name", in_tiers(WEIGHINGS.keys(), DEFAULT_TIER))
 def test_weights_are_the_factors_of_the_updates(name: str):
     case = WEIGHINGS[name]
@@ -170,6 +171,7 @@ def test_clients_arrive_twice_in_a_buffer():
     assert np.unique(pairs, return_counts=True)[1].max() >= 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("form", "buffer_size"), [("incremental", 1), ("direct", 1), ("incremental", 4)])
 def test_every_client_has_the_same_influence_in_ace(form, buffer_size):
     """1 / N per step and client, however unequal their numbers of trips are."""
@@ -182,6 +184,7 @@ def test_every_client_has_the_same_influence_in_ace(form, buffer_size):
     assert trips.max() > 10 * trips.min()
 
 
+@pytest.mark.full
 def test_the_weights_of_aced_are_one_per_step_that_is_taken():
     for threshold, age in ((1, "start"), (3, "cached")):
         history, _ = run(rules.aced(threshold, age), make_schedule(1, True))
@@ -190,6 +193,7 @@ def test_the_weights_of_aced_are_one_per_step_that_is_taken():
     assert 0 < taken < 150
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("selection", [True, False])
 def test_weights_of_wkafl(selection: bool):
     """Without momentum and clipping its direction is linear, given the weights: times equation 10's factor."""
@@ -237,6 +241,7 @@ def test_the_weights_of_a_stopped_run_are_those_of_its_own_steps(name: str):
     np.testing.assert_allclose(history.weights, factors[: len(history.weights)], atol=1e-9)
 
 
+@pytest.mark.full
 def test_a_refused_update_of_zeno_plus_plus_has_no_weight():
     """Its direction is the update times the ratio of two norms, or none: that is what it weighs."""
     schedule = make_schedule()

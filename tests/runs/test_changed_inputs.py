@@ -159,6 +159,7 @@ def test_runs_that_tell_no_digest_are_pooled_with_those_of_one(tmp_path):
     assert [len(arm.runs) for arm in seed_means.by_arm(find_runs(tmp_path))] == [2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_run_does_not_go_on_over_a_changed_file(name, tmp_path):
     settings = over(tmp_path, name)

@@ -120,6 +120,7 @@ def test_help_explains_what_is_used_most_and_names_every_setting(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_the_examples_of_the_help_are_settings():
     """Together, but for the list of algorithms and seeds, the protocol, and data that are not here."""
     examples = {name: example for name, (example, _) in {**command_help.TEN, **command_help.WORLD}.items()}
@@ -177,6 +178,7 @@ def test_the_console_script_is_the_command():
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["jafl"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("typed", "refused", "remedy"),
     [
@@ -207,7 +209,7 @@ def test_an_installed_package_says_where_the_experiments_are(typed, refused, rem
     assert remedy in result.stderr
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -375,6 +377,7 @@ def test_divergence_names_the_step_and_the_client(tmp_path):
     assert (folder / "params.npz").exists()
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&-"])
 def test_closed_streams_keep_no_run_from_training(closed, tmp_path):

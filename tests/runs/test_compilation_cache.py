@@ -27,7 +27,7 @@ def run(folder: Path, output: str, *flags: str, **variables: str) -> set[str]:
     return {path.name for path in (folder / "jafl").glob("jit_run-*-cache")}
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_the_second_start_compiles_no_long_program_again(tmp_path):
     assert run(tmp_path, "without", JAX_ENABLE_COMPILATION_CACHE="false") == set()
     kept = run(tmp_path, "first")
@@ -62,6 +62,7 @@ def test_programs_are_kept_from_python_also_after_others_were_compiled(tmp_path)
     assert said.stdout.strip() == str(tmp_path / "named") and list((tmp_path / "named").glob("*-cache"))
 
 
+@pytest.mark.full
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     said = in_python(f"import jafl; jafl.compilation_cache({str(tmp_path / 'file')!r})", tmp_path)

@@ -161,6 +161,7 @@ def reports(tmp_path_factory):
     return made
 
 
+@pytest.mark.few_in_full(14)
 @pytest.mark.full
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_report_lists_a_damaged_run_and_is_not_disturbed(name, reports):
@@ -246,7 +247,7 @@ def comparison(tmp_path_factory):
     return folder
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [
@@ -274,6 +275,7 @@ def test_a_comparison_goes_on_beside_a_damaged_run(name, comparison, tmp_path):
     assert [row["algorithm"] for row in read_json(folder / "summary.json")["table"]] == ["fedasync"]
 
 
+@pytest.mark.full
 def test_a_damaged_run_alone_is_refused_with_the_reason(comparison, tmp_path, capsys, monkeypatch):
     """By the command, which would take the default algorithms where the file names none."""
     shutil.copytree(comparison / "stopped" / "fedbuff-seed0", tmp_path / "run")

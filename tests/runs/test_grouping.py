@@ -69,6 +69,7 @@ def test_what_differs_in_more_than_numbers_stays_apart():
     assert grouping.group_experiments([first, second]) == [[0, 1]]
 
 
+@pytest.mark.full
 def test_groups_are_as_large_as_pays(monkeypatch):
     found = experiments(seed="0,1,2,3,4")
     monkeypatch.setattr(grouping, "CPU_BYTES", 8000)

@@ -137,6 +137,7 @@ def test_another_target_of_a_finished_run_is_read_off_its_evaluations(tmp_path):
     assert_same(folder, tmp_path / "whole")
 
 
+@pytest.mark.full
 def test_a_stopped_run_goes_on_by_another_target(tmp_path):
     folder = tmp_path / "run"
     quiet(SMALL, folder, trackers=[at_step(15, ctrl_c)])

@@ -50,7 +50,7 @@ def assert_files_are_whole(folder, expected):
         assert not text or text.endswith(b"\n")
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_killed_at_random_moments(uninterrupted, tmp_path):
     folder, moments = tmp_path / "run", random.Random(0)
     lines = len((uninterrupted / "metrics.jsonl").read_text().splitlines())

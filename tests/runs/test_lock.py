@@ -43,7 +43,7 @@ def fails(number):
     return flock
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("flock", [holds_nobody_back, fails(errno.ENOLCK), fails(errno.ENOSYS)])
 def test_a_run_on_a_file_system_without_locks_says_what_to_do(flock, monkeypatch, tmp_path):
     monkeypatch.setattr(fcntl, "flock", flock)

@@ -85,6 +85,7 @@ def test_what_is_drawn_later_from_the_files_is_the_same(all_of_one, tmp_path):
         )
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.parametrize("algorithm", ["fedstaleweight", "ca2fl", "wkafl"])
 @pytest.mark.full
 def test_weights_of_other_rules_are_drawn_from_the_files_too(algorithm, tmp_path):
@@ -121,6 +122,7 @@ def test_a_comparison_tells_of_its_own_pictures_too(tmp_path, monkeypatch):
     assert drawn(tmp_path / "runs") == {"label_split", "staleness", "in_flight"}
 
 
+@pytest.mark.full
 def test_who_is_killed_while_drawing_has_a_run_that_is_over(tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt

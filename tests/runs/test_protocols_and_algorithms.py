@@ -155,6 +155,7 @@ def repeated(request, tmp_path_factory):
     return folder
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", RUNS)
 def test_config_repeats_a_run_of_every_protocol(name, repeated):
@@ -196,7 +197,7 @@ def test_a_dry_run_trains_nothing_and_writes_the_same_schedule(name, repeated):
     assert dry["staleness"] == wet["staleness"]
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", RUNS)
 def test_every_option_of_the_runs_shows_in_their_schedule(name, repeated):
     """So that none of them repeats a run in which nothing happens."""
@@ -284,7 +285,8 @@ def trained(request, tmp_path_factory):
     return folder
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(8)
 def test_every_algorithm_runs_and_reports(trained):
     """As many numbers as there are trips, or steps, or steps times trips in each; and none that is not a number."""
     schedule, reports = read_arrays(trained / "schedule.npz"), read_arrays(trained / "reports.npz")
@@ -308,6 +310,7 @@ def test_every_algorithm_runs_and_reports(trained):
             assert rows.shape in allowed, name
 
 
+@pytest.mark.full
 def test_every_algorithm_shares_all_influence(trained):
     summary = read_json(trained / "summary.json")
     influence = np.array(summary["participation"]["influence"])
@@ -320,6 +323,7 @@ def test_every_algorithm_shares_all_influence(trained):
     assert np.all(np.isfinite(influence))
 
 
+@pytest.mark.full
 def test_every_algorithm_learns_something(trained):
     """Its test loss falls below that of the first model, which knows nothing: log 10."""
     lines = read_lines(trained / "metrics.jsonl")

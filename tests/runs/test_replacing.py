@@ -61,6 +61,7 @@ def fail(_):
     raise SettingError("the device has no room")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("server_step", [0, 5])
 def test_a_run_that_fails_early_leaves_the_earlier_one(server_step, finished, tmp_path, monkeypatch):
     folder = tmp_path / "run"
@@ -84,6 +85,7 @@ def test_a_run_that_is_stopped_before_its_first_step_leaves_the_earlier_one(fini
     assert not any("To go on" in line for line in said)
 
 
+@pytest.mark.full
 def test_from_its_first_evaluation_on_the_new_run_is_there(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -96,6 +98,7 @@ def test_from_its_first_evaluation_on_the_new_run_is_there(finished, tmp_path):
     assert_same(folder, tmp_path / "whole")
 
 
+@pytest.mark.full
 def test_checkpoints_from_before_the_first_evaluation_are_the_new_runs(finished, tmp_path):
     folder, seen = tmp_path / "run", []
     shutil.copytree(finished, folder)
@@ -220,6 +223,7 @@ def test_a_stream_without_a_reader_goes_on():
     stream.close()
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("redirection", ["", "2>&1"])
 def test_a_run_goes_on_when_nobody_reads_what_it_says(redirection, tmp_path):
@@ -318,6 +322,7 @@ def test_a_command_tells_its_start_and_a_comparison_its_parts(tmp_path):
 # Flags
 
 
+@pytest.mark.full
 def test_the_version_is_told_and_nothing_else_is_done(tmp_path):
     result = run_py("--version", folder=tmp_path)
     assert result.returncode == 0

@@ -37,6 +37,7 @@ def stopped(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_after_ctrl_c_it_goes_on_to_the_same_bits(whole, stopped, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)

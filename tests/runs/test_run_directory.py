@@ -124,7 +124,7 @@ def by_hand(request, comparison):
     return comparison / f"{request.param}-seed{SEEDS[0]}"
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 def test_all_files_are_there_and_nothing_else(any_run):
     folder, _ = any_run
     names = {path.name for path in folder.iterdir()}
@@ -288,6 +288,7 @@ def test_partition_splits_the_source_completely(minibatches, over_selected):
         assert len(np.unique(partition["indices"])) == len(partition["indices"])  # Dirichlet: no overlap
 
 
+@pytest.mark.full
 def test_partition_of_data_that_come_with_clients(tmp_path):
     settings = Settings(
         algorithm="fedavg", dataset="synthetic", model="softmax", num_clients=8, concurrency=3, server_steps=4
@@ -467,6 +468,7 @@ def test_summary_of_cost(any_run):
 # Checkable by hand
 
 
+@pytest.mark.full
 def test_replay_from_the_files_alone_gives_the_same_model(by_hand):
     steps = list(replay(by_hand))
     expected, model = steps[-1].model, params_as_model(by_hand)
@@ -541,6 +543,7 @@ def test_comparison_summary(comparison):
 # Endings other than the planned one
 
 
+@pytest.mark.full
 def test_divergence_at_the_server_is_recorded(tmp_path):
     settings = Settings(
         algorithm="fedbuff",

@@ -111,6 +111,7 @@ def test_a_run_that_is_trained_anew_is_ordered_from_its_start(before, orders, tm
     assert trained["fedbuff-seed0"].evaluations == again[0].evaluations == first[0].evaluations
 
 
+@pytest.mark.full
 def test_an_error_while_recording_is_raised_once_all_have_stopped(orders, tmp_path, monkeypatch):
     """As of a full disk: before that, the others would wait for the first one for ever."""
     ends = []

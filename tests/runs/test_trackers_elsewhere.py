@@ -46,6 +46,7 @@ def test_a_csv_file_holds_what_metrics_do(tmp_path):
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
+@pytest.mark.full
 def test_a_csv_file_of_a_run_that_goes_on_has_each_line_once(tmp_path):
     (tracker,) = trackers.named("csv")
     stopped_and_resumed(tmp_path / "run", tracker)

@@ -34,7 +34,7 @@ def compared(folder, **changes):
     return said, outcomes
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "rate, advice, kind, words",
     [

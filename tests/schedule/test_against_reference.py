@@ -243,7 +243,8 @@ FULL = {
 }
 
 
-@pytest.mark.few_by_default(4)
+@pytest.mark.full
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize("row", in_tiers(RANDOM, RANDOM.keys() - FULL))
 def test_random_schedules(row):
     cases, compared, how_many = row

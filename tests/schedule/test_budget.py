@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", CASES)
 def test_a_budget_is_kept_and_used(kind):
     @settings(max_examples=80)

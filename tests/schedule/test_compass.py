@@ -232,6 +232,7 @@ def replay(schedule, federation, params, rate, rule):
     return versions[-1], np.array(losses)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("law", SCHEDULES)
 def test_runs_equal_the_reference_in_every_plan(law):

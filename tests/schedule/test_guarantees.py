@@ -17,6 +17,7 @@ CASES = asynchronous_cases() | synchronous_cases()
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None)
 @given(CASES)
 def test_every_guarantee_holds(case):

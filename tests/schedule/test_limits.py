@@ -19,6 +19,7 @@ from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals, synchronous
 
 
+@pytest.mark.full
 @settings(max_examples=50)
 @given(asynchronous_cases())
 def test_limits_that_never_bind_change_nothing(case):

@@ -304,7 +304,8 @@ def test_each_client_makes_one_step_a_round(clients, law):
         assert set(schedule.client[:first].tolist()) == set(range(clients))
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(1)
 @pytest.mark.parametrize(("clients", "attained"), [(3, 4), (5, 8), (10, 18)])
 def test_no_gradient_in_use_is_older_than_two_rounds(clients, attained):
     """2 N - 2 steps at most from its download to the last step that uses it; some come near enough to reach that."""

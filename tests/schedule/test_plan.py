@@ -51,6 +51,7 @@ def test_there_are_as_few_slots_as_versions_alive_at_once(case):
     assert trip_by_trip(schedule).num_slots == max(versions_alive(schedule))
 
 
+@pytest.mark.full
 @many
 @given(CASES)
 def test_versions_that_nobody_reads_go_to_the_spare_slot(case):

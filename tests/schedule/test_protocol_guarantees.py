@@ -53,7 +53,8 @@ NOT_OF = {
 }
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(5)
 @pytest.mark.parametrize("protocol", in_tiers(PROTOCOLS.keys(), PROTOCOLS.keys() - {"limits"}))
 def test_promises(protocol):
     @settings(max_examples=100)

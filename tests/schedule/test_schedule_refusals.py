@@ -181,6 +181,7 @@ BAD_ROUNDS = {
 }  # fmt: skip
 
 
+@pytest.mark.few_in_full(5)
 @pytest.mark.full
 @pytest.mark.parametrize("bad", BAD_BUFFERED.values(), ids=BAD_BUFFERED)
 def test_asynchronous_refuses(bad):

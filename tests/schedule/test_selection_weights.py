@@ -34,7 +34,7 @@ def test_one_client_at_a_time_is_drawn_with_the_given_probabilities():
     assert np.all(np.abs(shares(schedule) - expected) < 4 * spread)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("concurrency", [2, 4])
 def test_shares_of_clients_are_those_of_a_loop_that_draws_by_numpy(concurrency):
     """Exponential trips; NumPy's own weighted choice among those who are idle."""

@@ -116,6 +116,7 @@ def test_each_option_alone(option):
     check()
 
 
+@pytest.mark.full
 @settings(max_examples=25)
 @given(cases())
 def test_options_together(case):

@@ -44,6 +44,7 @@ def replay(schedule, plan):
     return sizes
 
 
+@pytest.mark.full
 @settings(max_examples=150)
 @given(
     asynchronous_cases() | synchronous_cases(),

@@ -40,7 +40,7 @@ def calls_to_the_first_gradient(train, monkeypatch):
     return calls
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("plan", ["trip by trip", "waves"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_first_gradient_is_at_most_twelve_calls_deep(algorithm, plan, monkeypatch):

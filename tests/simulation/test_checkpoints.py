@@ -97,6 +97,7 @@ def arguments(name, *, learning_rate=0.1, seed=0):
     return (*positional, jax.random.key(1)), named
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", in_tiers(CASES.keys(), ("trips trained ahead, in waves",)))
 def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path):

@@ -151,6 +151,7 @@ def test_the_one_before_is_taken_and_said_so(folder, whole):
     ]
 
 
+@pytest.mark.full
 def test_without_a_good_one_the_run_begins_anew(folder, whole):
     said = []
     for step in SAVED_AT:

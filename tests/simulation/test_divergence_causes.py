@@ -237,7 +237,8 @@ CASES = {
 QUICK = ("token beyond the vocabulary", "a client's rate that blows up in one trip")
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(4)
 @pytest.mark.parametrize(
     "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.full) for case in CASES]
 )

@@ -169,6 +169,7 @@ def squared(tree: Any) -> float:
     return ref.inner_product(tree, tree)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("case", in_tiers(CASES, ("ace",)))
 def test_each_term_is_that_of_slow_sums_over_every_version(case: Case):
@@ -204,6 +205,7 @@ def test_each_term_is_that_of_slow_sums_over_every_version(case: Case):
     assert min(reports[name].max() for name in ("noise", "delay", "gradient")) > 1e-3
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize(
     "name, local_steps",
     [
@@ -306,6 +308,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.compiled_as_for_users
 @pytest.mark.parametrize("name, server, dtype", SAME)
@@ -322,7 +325,7 @@ def test_the_run_is_bit_for_bit_that_of_the_rule_alone(name: str, server: str, d
     assert_same_runs(alone, with_terms)
 
 
-@pytest.mark.full
+@pytest.mark.gate
 @pytest.mark.compiled_as_for_users
 def test_the_run_split_in_four_is_that_of_the_rule_alone():
     """To rounding: with several local steps and Adam the compiler contracts other products and sums there."""
@@ -348,7 +351,7 @@ def assert_same_runs(
         same(rows, with_terms.step_reports[name])
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_full_batches_have_no_noise():
     with jax.enable_x64(True):
         federation, schedule = make_federation(), make_schedule(CASES["fedbuff"])
@@ -401,7 +404,7 @@ def test_the_delay_is_bounded_by_how_far_the_clients_models_are_behind():
     assert delay[1:].min() > 0
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_the_noise_of_ace_at_a_fixed_model_is_that_of_one_minibatch_over_the_clients():
     """E||A||^2 = (1/N^2) sum_i sigma_i^2: sigma^2 / N, where all clients have the same sigma.
 
@@ -431,7 +434,7 @@ def test_the_noise_of_ace_at_a_fixed_model_is_that_of_one_minibatch_over_the_cli
     assert abs(noise.mean() - expected) < 4 * error
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_a_skipped_step_has_no_direction():
     """Whatever the rule returned with it: the error is the gradient, for a rule object of one's own as well."""
     plain = rules.fedavg().build()
@@ -453,7 +456,7 @@ def test_a_skipped_step_has_no_direction():
     np.testing.assert_allclose(reports["four_way_error"], reports["gradient"], rtol=1e-6)
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_trips_that_train_side_by_side_have_the_same_terms():
     """As on an accelerator, where an additive rule alone would fold parts of its buffer apart."""
     federation, schedule = make_federation(np.float32), make_schedule(CASES["fedbuff"], 40)

@@ -15,6 +15,7 @@ from jafl.engine.evaluation import Evaluator, fairness
 run = functools.partial(digits_run, server_steps=12, evaluate_at=[4, 8], evaluate_clients=True)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("held_out", [False, True])
 def test_each_client_is_measured_on_its_own_examples(held_out):
@@ -77,6 +78,7 @@ def test_fairness_numbers_by_hand():
     assert fairness(values, larger_is_better=False)["worst_tenth"] == 18.5
 
 
+@pytest.mark.full
 def test_wrong_uses_are_refused():
     with pytest.raises(jafl.SettingError, match="evaluate_clients is 1, but must be True or False"):
         alone(run()._replace(evaluate_clients=1))

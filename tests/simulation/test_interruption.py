@@ -62,6 +62,7 @@ def test_ctrl_c_stops_at_the_next_chunk_and_attaches_the_history(parts):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.full
 def test_the_model_is_that_of_the_step_at_which_it_stopped(parts):
     at = {}
     jafl.simulate(*parts, evaluate_at=[11], on_evaluation=lambda e, p: at.update({e["server_step"]: p}))

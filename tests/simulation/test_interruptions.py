@@ -59,6 +59,7 @@ def simulated(case, *, evaluate_at=(7, 22), **options):
     )
 
 
+@pytest.mark.few_in_full(3)
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_stopped_at_random_places_it_ends_with_the_same_bits(case, tmp_path, monkeypatch):

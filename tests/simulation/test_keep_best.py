@@ -15,6 +15,7 @@ def same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rate", "column"), [(30.0, "test_accuracy"), (10.0, "test_loss")])
 def test_they_are_those_that_the_best_evaluation_saw(rate, column):
     seen = []

@@ -16,7 +16,8 @@ from jafl import specifications
 QUICK = ("learns", "a client's rate that is too high", "unscaled pixels", "an evaluator that gives NaN")
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(3)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in CASES]
 )

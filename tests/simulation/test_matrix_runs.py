@@ -113,6 +113,7 @@ def test_one_program_serves_all_linear_rules_buffer_sizes_and_optimizers():
     assert segment_loop.run._cache_size() == 1
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("names", "platform"),
@@ -134,6 +135,7 @@ def test_different_rules_go_in_one_program(names, platform, float64):
         np.testing.assert_allclose(history.trip_reports["loss"], alone.trip_reports["loss"], rtol=1e-9)
 
 
+@pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize(("runs", "together"), [(1, True), (2, True), (2, False)])
 def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
@@ -153,6 +155,7 @@ def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
         np.testing.assert_array_equal(leaf, other)
 
 
+@pytest.mark.full
 def test_what_is_not_linear_is_refused_with_the_reason():
     run = run_of("fedbuff", trips=40)
     adam = jafl.specify(optax.adam, learning_rate=0.1)

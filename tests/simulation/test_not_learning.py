@@ -78,6 +78,7 @@ def test_a_loss_that_ends_above_its_start_is_told_with_the_servers_rate():
     assert "the clients' learning rate, which is 0.1" in message
 
 
+@pytest.mark.full
 def test_where_the_server_does_not_overshoot_the_clients_rate_is_named_first():
     (message,) = simulated(*world(), client=300.0)[0]
     assert "Lower the clients' learning rate, which is 300" in message and "server's" not in message

@@ -58,6 +58,7 @@ def test_there_may_be_no_stderr(monkeypatch, parts):
     jafl.simulate(*parts)
 
 
+@pytest.mark.full
 def test_several_runs_have_one_bar(parts):
     runs = [jafl.Run(*parts), jafl.Run(*parts[:-1], jax.random.key(2))]
     text = written(Terminal(), lambda: jafl.simulate_many(runs))

@@ -99,7 +99,7 @@ def test_evaluation_callback_sees_each_evaluation_as_it_is_made(source):
     )
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
 @pytest.mark.parametrize("buffer_size", [1, 5])
 def test_divergence_names_the_first_step_and_client(source, buffer_size):
     """A client with an infinite example is the one that is named, at the step that applies its first trip."""

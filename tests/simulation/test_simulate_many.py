@@ -161,6 +161,8 @@ def assert_equal(found: jafl.History, expected: jafl.History) -> None:
     assert (found.server_steps, found.num_slots) == (expected.server_steps, expected.num_slots)
 
 
+@pytest.mark.full
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize("case", in_tiers({case.name: case for case in CASES}, (ON_SHARED.name,)))
 def test_together_equals_apart(case: Case):
     with jax.enable_x64(True):
@@ -277,6 +279,7 @@ def evaluated_by(run: jafl.Run, evaluator: Any) -> jafl.Run:
     return run._replace(evaluators={"mine": evaluator}, evaluate_at=[])
 
 
+@pytest.mark.full
 def test_what_a_users_evaluator_raises_takes_no_measurement_from_the_runs_before_it():
     def fails(params: Any) -> float:
         raise OSError("full")

@@ -46,6 +46,7 @@ def test_it_is_told_at_its_last_step_too_and_not_where_nothing_meets_it(whole):
     assert (history.server_steps, history.stopped_when) == (30, f"test_loss<={last}")
 
 
+@pytest.mark.full
 def test_runs_in_one_program_stop_each_by_itself(whole):
     early, late = condition(whole, 2), condition(whole, 4)
     apart = [alone(run(stop_when=text)) for text in (early, late)]

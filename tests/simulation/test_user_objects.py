@@ -44,6 +44,7 @@ def test_modules_with_lists_in_them_run_and_do_not_recompile(parts):
     assert engine.run._cache_size() == compiled
 
 
+@pytest.mark.full
 def test_batch_statistics_are_refused(parts):
     module = nn.Sequential([nn.Dense(4), nn.BatchNorm(use_running_average=False), nn.Dense(10)])
     with pytest.raises(jafl.SettingError, match="batch_stats.*parameters only.*GroupNorm"):
@@ -88,6 +89,7 @@ def test_a_weight_may_be_a_plain_number(parts):
     jax.tree.map(np.testing.assert_array_equal, one.params, mean.params)
 
 
+@pytest.mark.full
 def test_whole_numbers_are_data_too(parts):
     def with_rate(rate, exponent):
         work = jafl.client_work(parts["client_work"].build().model, learning_rate=rate, proximal=rate)
@@ -97,6 +99,7 @@ def test_whole_numbers_are_data_too(parts):
     assert with_rate(0.5, 0.5) == with_rate(1, 1) == with_rate(np.float32(0.25), 2)
 
 
+@pytest.mark.full
 def test_chains_can_be_specified(parts):
     def chain(bound):
         return jafl.specify(
@@ -157,6 +160,7 @@ def test_a_plan_of_another_schedule_is_refused(parts):
             run(parts, plan=plan)
 
 
+@pytest.mark.full
 def test_the_example_in_the_documentation_of_rules_works(parts):
     block = rules.__doc__.split(":\n\n", 1)[1].split("\n\nA new rule")[0]
     names: dict = {}

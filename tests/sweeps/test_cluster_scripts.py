@@ -140,7 +140,7 @@ def test_tasks_of_an_array_share_a_sweep(alone, tmp_path):
     assert_same_bytes(folder, alone)
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_a_task_whose_time_is_over_is_queued_again_and_goes_on(tmp_path):
     settings, folder = {**SETTINGS, "client_trips": 1500}, tmp_path / "sweep"
     stand_in(tmp_path, "scontrol", f'echo "$@" >> {tmp_path}/requeued\n')
@@ -200,7 +200,7 @@ def training(folder):
     return [path for path in folder.rglob(lock.NAME) if (path.parent / "metrics.jsonl").is_file()]
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_hosts_share_a_sweep_and_leave_one_report(alone, tmp_path):
     """One of them cannot be reached, which is told; the same command does its part on the others."""
     folder = tmp_path / "my sweep's"
@@ -220,7 +220,7 @@ def test_hosts_share_a_sweep_and_leave_one_report(alone, tmp_path):
     assert [path.parent for path in tmp_path.rglob("report.html")] == [folder]
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_hosts_stop_with_checkpoints_and_go_on(tmp_path):
     folder, settings = tmp_path / "sweep", {**SETTINGS, "client_trips": 1500}
     process = hosts(tmp_path, settings, folder, "node1\nnode2\n")

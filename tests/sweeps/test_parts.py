@@ -51,7 +51,8 @@ def test_parts_are_disjoint_and_whole_and_about_as_heavy(weights, count):
     assert max(loads) - min(loads) <= max(weights, default=0)
 
 
-@pytest.mark.few_by_default(1)
+@pytest.mark.full
+@pytest.mark.few_in_full(2)
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(
     "count", [1, 3, *(pytest.param(count, marks=pytest.mark.full) for count in (2, 5, 30))]
@@ -135,6 +136,7 @@ def test_variables_that_make_no_sense_are_refused(wrong):
         parts.slurm_part(array(0, range(4)) | array(0, range(4), **wrong))
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("together", ["auto", "never"])
 def test_parts_one_after_the_other_leave_what_one_process_leaves(together, without_locks, tmp_path):
@@ -155,6 +157,7 @@ def test_parts_one_after_the_other_leave_what_one_process_leaves(together, witho
     assert pictures[0] == pictures[1]
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("count", [2, 3])
 def test_parts_at_once_leave_what_one_process_leaves(count, tmp_path):
@@ -173,6 +176,7 @@ def test_parts_at_once_leave_what_one_process_leaves(count, tmp_path):
     assert_same(folder, tmp_path / "alone")
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("together", ["auto", "never"])
 def test_a_part_that_was_stopped_goes_on_with_its_own_runs(together, without_locks, tmp_path):
@@ -225,6 +229,7 @@ def test_the_last_writer_has_seen_what_all_others_left(without_locks, monkeypatc
     assert json.loads((tmp_path / "summary.json").read_text())["runs"] == {"finished": 2}
 
 
+@pytest.mark.full
 def test_parts_that_begin_at_once_do_not_refuse_each_others_sweep(without_locks, monkeypatch, tmp_path):
     write, begun = sweep.RunDirectory, []
 

@@ -56,6 +56,7 @@ def test_the_page_needs_nothing_else(page):
         assert base64.b64decode(picture.partition(",")[2]).startswith(b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.full
 def test_it_says_what_was_run(page):
     assert page.headings == ["What was run", "Table", "Curves", "Schedules", "How to repeat it"]
     assert "Runs in <b>sweep & all" in page.text, "odd characters are text, not tags"
@@ -75,6 +76,7 @@ def test_it_says_what_was_run(page):
     assert "partition.alpha" not in everything
 
 
+@pytest.mark.full
 def test_its_tables_hold_the_summarys_numbers(page, sweep):
     rows = json.loads((sweep / "summary.json").read_text())["table"]
     table = page.tables[3]
@@ -89,6 +91,7 @@ def test_its_tables_hold_the_summarys_numbers(page, sweep):
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:1] + lines[2:]] == table
 
 
+@pytest.mark.full
 def test_it_tells_of_what_did_not_finish_and_how_to_go_on(page):
     assert "1 run: stopped and can go on (run.py resume)." in page.text
     assert page.tables[3][-1][2] == "1 (1 not finished)", "what was stopped is in no mean"
@@ -98,6 +101,7 @@ def test_it_tells_of_what_did_not_finish_and_how_to_go_on(page):
     assert [line[1] for line in runs[1:]].count("interrupted") == 1
 
 
+@pytest.mark.full
 def test_it_shows_a_heat_map_curves_of_each_condition_and_schedules(page):
     assert len(page.pictures) == 1 + 2 + 12
     for caption in ("Staleness over time", "Participation of the clients", "Weights that trips were given"):

@@ -289,7 +289,7 @@ def test_runs_that_differ_in_no_argument_live_in_one_world(tmp_path):
     assert "different worlds" not in Report(tmp_path).said
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "values"), ARGUMENTS.items())
 def test_arms_that_differ_in_one_argument_of_a_call_have_their_accuracy_picture(
     name, values, tmp_path, monkeypatch
@@ -473,6 +473,7 @@ def test_pooled_runs_never_differ_in_anything_but_the_seed(tmp_path):
                 assert len({run.config["seed"] for run in arm.runs}) == len(arm.runs)
 
 
+@pytest.mark.full
 def test_of_many_differences_a_row_names_the_unusual_ones(tmp_path):
     """As with the README's examples, whose settings differ in twenty names."""
     names = {

@@ -65,7 +65,7 @@ def test_every_run_is_there_and_is_that_of_its_condition(whole):
                 assert (run_there.algorithm, run_there.config["seed"]) == (algorithm, str(seed))
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_a_cell_is_what_a_run_with_its_settings_leaves(whole, tmp_path):
     settings = SMALL.changed(
         {"partition.alpha": 10.0, "delay.sigma": 2.0, "seed": "1", "algorithm": "fedavgm"}
@@ -101,6 +101,7 @@ def test_a_sweep_that_is_stopped_equals_one_that_was_not(whole, tmp_path):
     assert_same(folder, whole[0])
 
 
+@pytest.mark.full
 def test_a_finished_sweep_runs_nothing_and_more_values_only_themselves(tmp_path):
     begun = []
     settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"})
@@ -146,6 +147,7 @@ def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path
     assert json.loads((folder / "summary.json").read_text())["runs"] == {"finished": 6}
 
 
+@pytest.mark.full
 def test_a_locked_run_is_left_to_its_process(tmp_path):
     settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0"})
     cell, said = tmp_path / "sweep" / "delay.sigma=2" / "fedbuff-seed0", []

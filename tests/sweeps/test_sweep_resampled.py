@@ -46,6 +46,7 @@ def test_runs_with_splits_of_their_own_train_in_one_program_as_alone(resampling)
         assert history.evaluations[-1]["test_loss"] == pytest.approx(own["loss"], rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_run_is_the_same_whoever_else_is_asked_for():
     settings = Settings(**SMALL, split="split(folds=5)", seed="3,4,9")
     last = make_experiments(settings)[2]

@@ -116,6 +116,7 @@ def assert_close(found, expected, tolerance):
             assert one[field] == other[field]
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.parametrize("algorithm", ["fedbuff", "fedasync", "ace"])
 @pytest.mark.full
 def test_together_equals_apart(algorithm, tmp_path):
@@ -252,6 +253,7 @@ def test_seeds_and_values_that_are_added_go_with_those_added_at_the_same_time(wh
     assert_same(other, whole)
 
 
+@pytest.mark.few_in_full(1)
 @pytest.mark.full
 @pytest.mark.parametrize("moment", [0.0, 0.3])
 def test_killed_and_on(moment, tmp_path, killed_whole):
@@ -279,7 +281,7 @@ def killed_whole(tmp_path_factory):
     return settings, folder
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_two_processes_never_train_the_same_group(tmp_path):
     settings = {**SMALL, "algorithm": "fedbuff,fedasync", "buffer_size": None, "client_trips": 1000}
     folder, logs = tmp_path / "sweep", [tmp_path / "first.txt", tmp_path / "second.txt"]
