@@ -15,12 +15,14 @@ from small_runs import alone, small_parts
 
 import jafl
 from jafl import compression, delays, rules
+from jafl.clients.corrections import exchanged_bytes
 from jafl.clients.minibatch_gradients import trip_words
 from jafl.clients.records import ClientData
 from jafl.config import calls
 from jafl.config.builders.schedule import make_delay
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
+from jafl.runs.recording.pictures import diagnose
 from jafl.simulation.simulate_many import simulate_many
 
 CLIENTS, SIZE = 7, 40
@@ -467,4 +469,42 @@ def test_the_command_line_has_them():
     assert work.arguments["compression"] == compression.top_k(0.05)
     assert "top_k(fraction=0.05)" in jafl.config.describe(
         work_of(compression.top_k(0.05), True), "client_work"
+    )
+
+
+def test_a_run_of_scaffold_takes_as_long_as_two_vectors_each_way():
+    settings = Settings(
+        dataset="synthetic(mean_examples=10)",
+        num_clients=3,
+        algorithm="scaffold",
+        delay="with_network(constant, upload_bandwidth=100, download_bandwidth=50)",
+        server_steps=1,
+        concurrency=3,
+    )
+    (run,) = make_experiments(settings)
+    model_bytes = 4 * sum(leaf.size for leaf in jax.tree.leaves(run.params))
+    assert run.schedule.step_time[0] == 1 + 2 * model_bytes / 100 + 2 * model_bytes / 50
+    costs = diagnose(run, None)["costs"]
+    assert (costs["upload_bytes"], costs["download_bytes"]) == (3 * 2 * model_bytes, 3 * 2 * model_bytes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "vectors"),
+    [
+        (rules.fedbuff(), {}, (1, 1)),
+        (rules.feddyn(), {"correction": "feddyn"}, (1, 1)),
+        (rules.quafl(2), {"correction": "quafl"}, (1, 1)),
+        (rules.scaffold(), {"correction": "scaffold"}, (2, 2)),
+        (rules.masfl(), {"correction": "masfl"}, (3, 2)),
+        (rules.masfl(normalize=True), {"correction": "adamasfl"}, (3, 2)),
+    ],
+)
+def test_what_comes_with_model_and_update_is_counted(rule: Any, options: Any, vectors: Any):
+    """By hand: SCAFFOLD's server sends c and its clients c_i+ - c_i; MasFL's server its momentum, too."""
+    params = MODEL.init(jax.random.key(0), federation().x)
+    work = jafl.client_work(MODEL, learning_rate=0.1, local_steps=2, **options).build()
+    model_bytes = 4 * 43
+    assert exchanged_bytes(rule.build(), work, params, 3) == (
+        vectors[0] * model_bytes,
+        vectors[1] * model_bytes,
     )

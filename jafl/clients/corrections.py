@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jafl.base.errors import choose, require
 from jafl.clients.compression import Feedback, with_compressed_difference
-from jafl.records import ArrayTree, Gradients, Params, Updates
+from jafl.clients.records import ClientWork
+from jafl.records import ArrayTree, Gradients, Params, Rule, Updates
 
 
 class Correction(NamedTuple):
@@ -128,6 +130,31 @@ CORRECTIONS = {
     "ef21": Correction(feedback=with_compressed_difference, may_compress=True),
     "qafel": Correction(start=lambda broadcast: broadcast["hidden"], may_compress=True),
 }
+
+
+def exchanged_bytes(rule: Rule, work: ClientWork, params: Params, num_clients: int) -> tuple[int, int]:
+    """The bytes that a client downloads for a trip and uploads after it, for a model [*P] or its shapes.
+
+    With the model comes what the rule broadcasts, with the update what the correction sends: SCAFFOLD takes two
+    vectors each way. Single numbers are settings, which clients know. QAFeL's hidden model takes the place of the
+    model; that its server sends compressed changes of it after every step is not counted. Nor is what a user's own
+    work hands over beside its update.
+    """
+    correction = CORRECTIONS[work.correction] if work.correction else Correction()
+
+    def exchange(params):
+        broadcast = rule.broadcast(rule.init(params, num_clients)) if rule.broadcast else None
+        downloaded = params if correction.start else (params, broadcast)
+        if correction.end is None:
+            return downloaded, None
+        return downloaded, correction.end(params, broadcast, params, params, params)[0]
+
+    downloaded, sent = map(_num_bytes, jax.eval_shape(exchange, params))
+    return downloaded, sent + (work.compression.bytes(params) if work.compression else _num_bytes(params))
+
+
+def _num_bytes(tree: ArrayTree) -> int:
+    return sum(int(np.size(leaf)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if np.ndim(leaf))
 
 
 def check_correction(correction: str | None, compression: Any, error_feedback: bool) -> None:

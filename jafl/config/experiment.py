@@ -9,6 +9,7 @@ import numpy as np
 
 from jafl.base import stopwatch
 from jafl.base.errors import SettingError, require, whole_number
+from jafl.clients.corrections import exchanged_bytes
 from jafl.config import arms, foretold
 from jafl.config.builders.algorithm import make_client_work, make_rule, make_server_optimizer
 from jafl.config.builders.data import make_inputs, precision_of
@@ -20,7 +21,7 @@ from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
 from jafl.engine.evaluation import Evaluator
-from jafl.engine.plan.device_memory import Forecast, count_bytes
+from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.models import Model, server_gradient
@@ -157,14 +158,14 @@ def make_experiment(
         "shapes", model, settings, source, lambda: jax.eval_shape(model.init, init_key, source.x[:1])
     )
     work = make_client_work(settings, model, planned.correction)
-    compression = work.build().compression
+    downloaded, uploaded = exchanged_bytes(planned, work.build(), shapes, len(federation.num_examples))
     with stopwatch.part("schedule"):
         schedule = make_schedule(
             settings,
             federation.num_examples,
             initial_round=planned.initial_round,
-            model_bytes=float(count_bytes(shapes)),
-            upload_bytes=float(compression.bytes(shapes)) if compression else None,
+            model_bytes=float(downloaded),
+            upload_bytes=None if uploaded == downloaded else float(uploaded),
         )
     has_own = bool(settings.argument("split.server_examples"))
     own = server_gradient(model, federation.server_x, federation.server_y) if has_own else None

@@ -55,6 +55,7 @@ def costs(
     buffered_updates: int | None = None,
     client_state_bytes: int = 0,
     update_bytes: int | None = None,
+    download_bytes: int | None = None,
     snapshots: int = 0,
 ) -> Costs:
     """Communication and memory of one schedule and model as ACE compares them (tables a.1 and a.3), in bytes.
@@ -74,8 +75,10 @@ def costs(
         that keeps all updates.
       client_state_bytes: what each client keeps between its trips: d for incremental ACE as the paper has it, with 0
         for the server (jafl's keeps the gradients on the server); what a client work keeps from trip to trip.
-      update_bytes: what one client sends, where that is not the size of the model: a compressed update,
-        ``compressor.bytes(params)``.
+      update_bytes: what one client sends after a trip, where that is not the size of the model: a compressed update,
+        ``compressor.bytes(params)``; twice the model for SCAFFOLD, which sends a control variate, too.
+      download_bytes: what one client downloads for a trip, where that is not the size of the model: twice the model
+        for SCAFFOLD.
       snapshots: versions that the simulator holds, ``ExecutionPlan.num_slots``.
 
     Returns:
@@ -96,6 +99,7 @@ def costs(
     row = _whole_bytes("clients_memory_bytes_per_client", clients_memory_bytes_per_client)
     state = _whole_bytes("client_state_bytes", client_state_bytes)
     sent = model if update_bytes is None else _whole_bytes("update_bytes", update_bytes)
+    downloaded = model if download_bytes is None else _whole_bytes("download_bytes", download_bytes)
     if buffered_updates is None:
         buffered_updates = int(np.diff(schedule.step_offsets).max() > 1)
     whole_number("buffered_updates", buffered_updates, 0)
@@ -110,8 +114,8 @@ def costs(
         downloads=downloads,
         uploads_per_step=uploads / schedule.num_steps,
         upload_bytes=uploads * sent,
-        download_bytes=downloads * model,
-        communicated_bytes=uploads * sent + downloads * model,
+        download_bytes=downloads * downloaded,
+        communicated_bytes=uploads * sent + downloads * downloaded,
         model_bytes=model,
         buffer_bytes=buffer,
         clients_memory_bytes=memory,

@@ -436,6 +436,8 @@ def test_costs_count_what_is_thrown_away_and_under_way():
     assert (costs.server_overhead_bytes, costs.total_overhead_bytes, costs.snapshot_bytes) == (25, 25, 40)
     compressed = diagnostics.costs(schedule, 10, update_bytes=2)
     assert (compressed.upload_bytes, compressed.download_bytes, compressed.communicated_bytes) == (6, 60, 66)
+    two_each = diagnostics.costs(schedule, 10, update_bytes=20, download_bytes=20)
+    assert (two_each.upload_bytes, two_each.download_bytes, two_each.model_bytes) == (60, 120, 10)
     huge = diagnostics.costs(schedule, np.int64(7_000_000_000), snapshots=np.int32(100))
     assert huge.snapshot_bytes == 700_000_000_000 and huge.upload_bytes == 21_000_000_000
 

@@ -35,8 +35,8 @@ def make_schedule(
 ) -> EventSchedule:
     """The event schedule of a resolved run: its protocol gets the settings that bear the names of its parameters.
 
-    num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of the parameters; upload_bytes:
-    of a compressed update, None where updates are as large as the model.
+    num_examples: [N] of each client; initial_round: its rule needs one; model_bytes: of what a client downloads;
+    upload_bytes: of what it sends, None where that is as large.
     """
     clients = len(num_examples)
     presence = make_availability(settings, clients)

@@ -13,7 +13,7 @@ from jafl import diagnostics, plots
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError, choose
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
-from jafl.clients.corrections import CORRECTIONS
+from jafl.clients.corrections import CORRECTIONS, exchanged_bytes
 from jafl.config.experiment import Experiment
 from jafl.data import Federation
 from jafl.engine.plan.device_memory import count_bytes
@@ -84,12 +84,14 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
     per_value = {"full": 1.0, "bfloat16": 0.5, "int8": 0.25}[rule.memory_precision]
     work = as_specification(experiment.preparation.run.client_work).build()
     kept = work.state_shapes(experiment.params)
+    downloaded, uploaded = exchanged_bytes(rule, work, experiment.params, schedule.num_clients)
     costs = diagnostics.costs(
         schedule,
         size,
         int(size * per_value) if rule.remembers else 0,
         client_state_bytes=0 if kept is None else int(count_bytes(kept)),
-        update_bytes=work.compression.bytes(experiment.params) if work.compression else None,
+        update_bytes=uploaded,
+        download_bytes=downloaded,
         snapshots=experiment.preparation.plan.num_slots,
     )
     numbers = diagnostics.summary(
