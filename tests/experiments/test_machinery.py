@@ -541,7 +541,7 @@ def test_two_processes_leave_what_one_leaves(tmp_path):
     assert not list(tmp_path.rglob(".claim"))
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_parts_leave_what_one_process_leaves(tmp_path, monkeypatch):
     """Each round of a search waits for all parts of the one before it, and so do the results: they take turns."""
     size = dataclasses.replace(SIZE, conditions={"partition.alpha": [0.1]}, overrides=[])
