@@ -12,7 +12,7 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 
-NAME = ".claim"
+NAME = ".lock"
 WITHOUT_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 _known: dict[int, bool] = {}  # {number of a file system: whether it has locks}

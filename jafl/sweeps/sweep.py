@@ -26,7 +26,7 @@ from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, is_closed, survey
-from jafl.runs.directory.files import RUNS, RunDirectory, claim_next_directory
+from jafl.runs.directory.files import RUNS, RunDirectory, reserve_next_directory
 from jafl.runs.directory.previous_run import BATCH_CHECKPOINTS, CHECKPOINTS
 from jafl.runs.directory.reader import DamagedRun, PastRun, names_in, read_json, read_run
 from jafl.runs.lock import advice, directory_lock
@@ -120,7 +120,7 @@ def run_sweep(
     with measured() as clock:
         if output_dir is None:
             _check(conditions)
-            output_dir = claim_next_directory(RUNS)
+            output_dir = reserve_next_directory(RUNS)
         root = pathlib.Path(output_dir)
         requests = _begin(root, settings, content, request, conditions, run_options.command)
         _check_locks(root, part, processes, run_options)

@@ -193,7 +193,7 @@ def test_two_processes_with_two_devices_each_train_and_go_on_as_one(tmp_path):
     for more in ({}, {"client_trips": 240, "resume": True}):
         members, statuses = run(2, {**settings, **more}, tmp_path, devices=2)
         assert statuses == [0, 0], members.erred(0) + members.erred(1)
-        assert not list((tmp_path / "run").glob(".claim*"))
+        assert not list((tmp_path / "run").glob(".lock*"))
     result = one_process({**settings, "client_trips": 240, "output_dir": "alone"}, tmp_path)
     assert result.returncode == 0, result.stderr
     assert_same_to_rounding(tmp_path / "run", tmp_path / "alone")

@@ -538,7 +538,7 @@ def test_two_processes_leave_what_one_leaves(tmp_path):
     alone, shared = (find_runs(tmp_path / str(number) / "runs") for number in (1, 2))
     assert [run.evaluations for run in alone] == [run.evaluations for run in shared]
     assert len(alone) == 8
-    assert not list(tmp_path.rglob(".claim"))
+    assert not list(tmp_path.rglob(".lock"))
 
 
 @pytest.mark.gate

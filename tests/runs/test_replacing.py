@@ -191,7 +191,7 @@ def test_one_directory_is_for_one_command(tmp_path):
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_a_refused_setting_claims_no_number(tmp_path, monkeypatch):
+def test_a_refused_setting_reserves_no_number(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for act in (runner.run, runner.dry_run):
         with pytest.raises(SettingError):

@@ -234,7 +234,7 @@ def test_a_run_of_another_process_is_refused(stopped):
         other.wait()
     with directory_lock(stopped) as acquired:
         assert acquired, "a killed process still holds its lock"
-    assert not (stopped / ".claim").exists()
+    assert not (stopped / ".lock").exists()
 
 
 def test_overwriting_removes_checkpoints(stopped, whole, tmp_path):

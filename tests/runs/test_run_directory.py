@@ -25,7 +25,7 @@ import jafl
 from jafl.base.errors import SettingError
 from jafl.config import calls, presets
 from jafl.config.settings import FORMAT, Settings
-from jafl.runs.directory.files import RunDirectory, claim_next_directory
+from jafl.runs.directory.files import RunDirectory, reserve_next_directory
 from jafl.runs.runner import run
 
 FILES = {
@@ -598,15 +598,15 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
         RunDirectory(tmp_path / "file")
 
 
-def test_each_command_claims_a_number_of_its_own(tmp_path):
+def test_each_command_reserves_a_number_of_its_own(tmp_path):
     (tmp_path / "runs" / "002").mkdir(parents=True)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        claimed = list(pool.map(lambda _: claim_next_directory(tmp_path / "runs"), range(40)))
-    names = sorted(path.name for path in claimed)
+        reserved = list(pool.map(lambda _: reserve_next_directory(tmp_path / "runs"), range(40)))
+    names = sorted(path.name for path in reserved)
     assert names == [f"{number:03d}" for number in range(1, 42) if number != 2]
 
 
 def test_a_place_where_no_number_can_be_made_is_refused(tmp_path):
     (tmp_path / "runs").write_text("mine")
     with pytest.raises(SettingError, match="output_dir is .*001', but cannot be made: Not a directory"):
-        claim_next_directory(tmp_path / "runs")
+        reserve_next_directory(tmp_path / "runs")

@@ -89,7 +89,7 @@ def alone(tmp_path_factory):
 def assert_done(folder):
     """All runs of the sweep are over, and no process has a lock."""
     assert json.loads((folder / "summary.json").read_text())["runs"] == {"finished": CELLS}
-    assert not list(folder.rglob(".claim*"))
+    assert not list(folder.rglob(".lock*"))
 
 
 def assert_same_bytes(folder, expected):
@@ -229,7 +229,7 @@ def test_hosts_stop_with_checkpoints_and_go_on(tmp_path):
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
     assert "Stopping all workers" in said
-    assert not list(folder.rglob(".claim*")), "a worker was not told to stop"
+    assert not list(folder.rglob(".lock*")), "a worker was not told to stop"
     assert not list(tmp_path.rglob("report.html"))
     assert pathlib.Path(tmp_path / "jafl-0-node1.log").read_text().count("stopping and keeping")
     process = hosts(tmp_path, settings, folder, "node1\n")

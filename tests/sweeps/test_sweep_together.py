@@ -305,7 +305,7 @@ def test_a_batch_with_a_locked_run_is_left_to_its_process(tmp_path):
         assert acquired
         outcome = quiet({}, SWEEP, tmp_path / "sweep")
     assert (outcome.statuses, outcome.left) == ({"finished": 1}, 6)
-    assert not list((tmp_path / "sweep").rglob(".claim"))
+    assert not list((tmp_path / "sweep").rglob(".lock"))
     assert quiet({}, SWEEP, tmp_path / "sweep").statuses == {"finished": 7}
 
 

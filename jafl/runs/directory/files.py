@@ -286,7 +286,7 @@ def already_there(path: pathlib.Path, earlier: EarlierRun) -> SettingError:
     )
 
 
-def claim_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
+def reserve_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
     """Makes ``parent/001``, or the first such number that does not exist, which nobody else can make then."""
     for number in itertools.count(1):
         path = pathlib.Path(parent) / f"{number:03d}"
@@ -312,7 +312,7 @@ def occupied(
     Yields the directory (``runs/001``, or the first such number that is free, for None) and the files of the run
     that it holds and that is to be replaced; None with ``resume``. tell: called where the file system has no locks.
     """
-    path = claim_next_directory(RUNS) if output_dir is None else output_dir
+    path = reserve_next_directory(RUNS) if output_dir is None else output_dir
     directory = RunDirectory(path, resume=True)
     if tell and (sentence := advice(directory.path)):
         tell(sentence)
