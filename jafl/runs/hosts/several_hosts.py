@@ -1,9 +1,9 @@
 """One run in several processes, on several hosts: the first process leads, and the others follow.
 
 The first process does what the command does in one process: it reserves the directory, decides what is left to be
-done, records, prints and draws. Whenever it trains, it orders the others to train the same: SPMD, in which all run the same
-programs in the same order. They make their experiments themselves, from their own copies of the data, and write
-nothing but their parts of checkpoints.
+done, records, prints and draws. Whenever it trains, it orders the others to train the same: SPMD, in which all run
+the same programs in the same order. They make their experiments themselves, from their own copies of the data, and
+write nothing but their parts of checkpoints.
 """
 
 import contextlib
