@@ -51,6 +51,10 @@ class MatrixRuns(RunGroup):
             for prepared in preparations
             if prepared.form is not None
         ]
+        # Rules and optimizers may differ; the work of one run alone is in the program.
+        works = [run.program.training.client_work for run in self._runs]
+        for number, work in enumerate(works):
+            stacking.check_same_kind("client_work", works[0], work, number)
         placement = preparations[0].program.placement
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast

@@ -252,7 +252,7 @@ def personal_models(
     assert carry.states is not None
     # Cut out inside of the program, where no copy of all rows is needed.
     params, (rows, first) = jax.tree.map(lambda leaf: leaf[number], (carry.params, carry.states))
-    memory = ClientMemory(*rows, held=Row((), ()), client=jnp.int32(0), first=first)
+    memory = ClientMemory(rows.codes, rows.scales, Row((), ()), jnp.int32(0), first)
     models: Params = client_memory.personal_models(client_work, params, memory, clients)
     return models
 
