@@ -85,7 +85,7 @@ def in_waves(
       form: "loop", one server step after the other, or "matrix", one product of matrices for each wave; the latter
         for linear rules and server optimizers.
       client_state: whether clients keep something between their trips (``jafl.ClientStateRequest``): no trip then
-        trains before its client's last one has been folded, and so no wave holds a client twice.
+        trains before its client's last one has been folded, and so no wave holds a client twice, in either form.
 
     Returns:
       The plan; ``trip_by_trip`` makes the one of width 1.
