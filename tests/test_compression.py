@@ -263,12 +263,6 @@ def test_the_matrix_form_of_a_linear_rule_holds(rule: Any, compressor: compressi
     assert compressor is not QSGD or apart(loop.params, simulate(work_of(None), rule, events).params) > 1e-3
 
 
-def test_the_matrix_form_is_refused_where_clients_keep_what_is_left_out():
-    said = "form is .matrix., but must be loop for this run. Clients keep a state"
-    with pytest.raises(jafl.SettingError, match=said):
-        simulate(work_of(TOP_K, True), form="matrix")
-
-
 @pytest.mark.few_in_full(2)
 @pytest.mark.full
 @pytest.mark.parametrize("together", [False, True])

@@ -183,10 +183,6 @@ def test_in_8_bits_personal_models_are_near_those_in_full():
         (lambda: run(0.5), "personal is 0.5, but must be None or a jafl.ditto"),
         (lambda: run(jafl.specify(optax.sgd, 0.1)), "personal is sgd.*, but must be None or a jafl.ditto"),
         (lambda: run(None, state_precision="int8"), "error_feedback and personal"),
-        (
-            lambda: alone(run(jafl.ditto(1, 0.1)), form="matrix"),
-            "form is 'matrix', but must be loop for this run",
-        ),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(call: Any, said: str):

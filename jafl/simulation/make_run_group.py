@@ -65,12 +65,13 @@ def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None
         return None
     # One width for all, by the run with the most clients: waves of one shape are one program.
     width = matrix_width(first.params, placement, max(run.schedule.num_clients for run in runs))
+    keeps = any(run.keeps_client_state for run in runs)
     # By identity: runs of a group mostly share their schedule, which is then planned once.
     plans: dict[int, ExecutionPlan] = {}
     prepared = []
     for run in runs:
         if id(run.schedule) not in plans:
-            plans[id(run.schedule)] = in_waves(run.schedule, width, form="matrix")
+            plans[id(run.schedule)] = in_waves(run.schedule, width, form="matrix", client_state=keeps)
         try:
             prepared.append(prepare(run, plan=plans[id(run.schedule)], devices=1, together=together))
         # One run without the form is enough: all train in one program.

@@ -1,7 +1,7 @@
 """One or several runs in the matrix form: the host makes matrices while the device trains."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from jafl.engine.plan.preparation import Preparation, place_program
 from jafl.records import Params
 from jafl.simulation import stacking
 from jafl.simulation.run_group import RunGroup, memory_after_compiling
+from jafl.specifications import as_specification
 
 
 class MatrixState(NamedTuple):
@@ -50,6 +51,10 @@ class MatrixRuns(RunGroup):
             for prepared in preparations
             if prepared.form is not None
         ]
+        # Rules and optimizers may differ; the work of one run alone is in the program.
+        works = [run.program.training.client_work for run in self._runs]
+        for number, work in enumerate(works):
+            stacking.check_same_kind("client_work", works[0], work, number)
         placement = preparations[0].program.placement
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
@@ -172,6 +177,13 @@ class MatrixRuns(RunGroup):
         """[J] the loss of each trip of one run, in NumPy."""
         self._collect()
         return self._losses[number, : self._runs[number].run.schedule.num_trips]
+
+    def personal_models(self, number: int) -> Callable[[np.ndarray], Any] | None:
+        """(clients [W]) -> [W, *P]: the clients' own models in one run; None where they have none."""
+        work = as_specification(self._runs[number].run.client_work)
+        if work.build().personal is None:
+            return None
+        return lambda clients: at_hand(segment_loop.personal_models(work, self._device, number, clients))
 
     def are_finite(self) -> np.ndarray:
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""

@@ -223,13 +223,7 @@ def _check_same_structure(first: engine.Program, other: engine.Program, number: 
         for program in (first, other)
     ]
     for name, mine in described[0].items():
-        its = described[1][name]
-        # Kinds, and not values: numbers with a fraction are data, and may differ.
-        if kind(mine) != kind(its):
-            mine, its = _what_differs(mine, its)
-            allowed = f"like that of run 0, {mine}, but for numbers with a fraction"
-            remedy = "Nothing else may differ, nor shapes of arrays, between runs that go together."
-            require(False, f"{name} of run {number}", its, allowed, remedy)
+        check_same_kind(name, mine, described[1][name], number)
     clients = [len(program.data.offsets) - 1 for program in (first, other)]
     allowed = f"{clients[0]}, that of run 0"
     require(clients[0] == clients[1], f"the number of clients of run {number}", clients[1], allowed)
@@ -252,6 +246,16 @@ def _check_same_structure(first: engine.Program, other: engine.Program, number: 
     for name, rows in columns[0].items():
         same = kind(rows, of_rows=True) == kind(columns[1][name], of_rows=True)
         require(same, f"{name} of run {number}", "of another kind", "of the kind of run 0's")
+
+
+def check_same_kind(name: str, mine: Specification, its: Specification, number: int) -> None:
+    """Raises SettingError unless what the run ``number`` has as ``name`` differs from run 0's in data alone."""
+    # Kinds, and not values: numbers with a fraction are data, and may differ.
+    if kind(mine) != kind(its):
+        mine, its = _what_differs(mine, its)
+        allowed = f"like that of run 0, {mine}, but for numbers with a fraction"
+        remedy = "Nothing else may differ, nor shapes of arrays, between runs that go together."
+        require(False, f"{name} of run {number}", its, allowed, remedy)
 
 
 def _what_differs(mine: Specification, its: Specification) -> tuple[Specification, Specification]:

@@ -70,6 +70,9 @@ IN_MATRIX_FORM = (
     "ca2fl; simultaneous arrivals",
     "fednova, scheduled steps; slow clients",
     "fedbuff, QSGD; very unequal clients",
+    "fedbuff, clients keep their momentum; very unequal clients",
+    "fedbuff, top-k with error feedback; slow clients",
+    "fedbuff, ditto; very unequal clients",
 )
 
 IN_PARTS = (

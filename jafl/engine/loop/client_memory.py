@@ -100,7 +100,7 @@ def allocate(
 
 def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """[*S] what client work has kept for one client, like ``like``, in a memory whose held row has been written."""
-    return state_of_row(memory, fetch(memory.of_work(), client, like))
+    return state_of_row(memory.first, fetch(memory.of_work(), client, like))
 
 
 @jax.jit
@@ -132,21 +132,21 @@ def first_values(initial: Callable[[Any], Any], params: Any) -> tuple[Any, ...]:
     return tuple(None if is_zero else leaf for is_zero, leaf in zip(zeros, leaves, strict=True))
 
 
-def state_of_row(memory: ClientMemory, row: Any) -> Any:
-    """[*S]: the state whose difference from the first one is ``row``."""
-    return _with_first(jnp.add, row, memory)
+def state_of_row(first: tuple[Any, ...], row: Any) -> Any:
+    """[*S]: the state whose difference from ``ClientMemory.first`` is ``row``."""
+    return _with_first(jnp.add, row, first)
 
 
-def row_of_state(memory: ClientMemory, state: Any) -> Any:
-    """[*S]: the difference of ``state`` from the first one, which the memory holds."""
-    return _with_first(jnp.subtract, state, memory)
+def row_of_state(first: tuple[Any, ...], state: Any) -> Any:
+    """[*S]: the difference of ``state`` from ``ClientMemory.first``, which the memory holds."""
+    return _with_first(jnp.subtract, state, first)
 
 
-def _with_first(change: Callable, values: Any, memory: ClientMemory) -> Any:
+def _with_first(change: Callable, values: Any, first: tuple[Any, ...]) -> Any:
     """``change`` of each leaf of ``values`` [*S] and that of the first state, where it is not zeros."""
     leaves, tree = jax.tree.flatten(values)
-    pairs = zip(leaves, memory.first, strict=True)
-    return jax.tree.unflatten(tree, [v if first is None else change(v, first) for v, first in pairs])
+    pairs = zip(leaves, first, strict=True)
+    return jax.tree.unflatten(tree, [v if begin is None else change(v, begin) for v, begin in pairs])
 
 
 def hold(
@@ -166,17 +166,17 @@ def hold(
         row = Row(jax.tree.map(lambda v, c: _rounded(v, c.dtype), value, memory.codes), ())
     else:
         row = _quantized_row(value, words)
-    return rows.set_row(memory, client, row), _as_value(row, value)
+    return rows.set_row(memory, client, row), value_of_row(row, value)
 
 
 def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """One client's row in a memory whose held row has been written, as values in the types of ``like``, a value."""
     codes, scales = (row_at(arrays, client, many=False) for arrays in (memory.codes, memory.scales))
-    return _as_value(Row(codes, scales), like)
+    return value_of_row(Row(codes, scales), like)
 
 
-def _as_value(row: Row, like: Any) -> Any:
-    """A row's values in the shapes and types of ``like``."""
+def value_of_row(row: Row, like: Any) -> Any:
+    """The values [*V] that one client's row holds, in the shapes and types of ``like``."""
     values = jax.tree.map(lambda c, v: c.astype(v.dtype).reshape(v.shape), row.codes, like)
     return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
 
@@ -187,6 +187,12 @@ def as_row(value: Any, precision: str, words: jax.Array) -> Row:
     if dtype == jnp.int8:
         return _quantized_row(value, words)
     return Row(jax.tree.map(lambda v: _rounded(v, dtype or v.dtype), value), ())
+
+
+def part(row: Row, name: str) -> Row | None:
+    """What the field ``name`` of a ``Stored`` value is in its row; None where it is None."""
+    codes = getattr(row.codes, name)
+    return None if codes is None else Row(codes, row.scales and getattr(row.scales, name))
 
 
 def _rounded(value: jax.Array, dtype: Any) -> jax.Array:

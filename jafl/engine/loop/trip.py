@@ -276,7 +276,7 @@ def fold_trip(
         # A new state follows from what was read of the old one: the row is written after both.
         if keeps:
             value = again(arrival._replace(previous=previous)) if again else value
-            row: Any = client_memory.Stored(value, client_memory.row_of_state(memory, state))
+            row: Any = client_memory.Stored(value, client_memory.row_of_state(memory.first, state))
             (previous, row), memory = rows.order_read_before_write((previous, row), memory)
         else:
             previous, memory = rows.order_read_before_write(previous, memory)

@@ -50,7 +50,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         "schedule": 2 * count_bytes(segments),
         "model": state_arrays // layout.state_arrays + count_bytes(program.client_work),
         "snapshots": on_a_device(carry.snapshots),
-        "client_memory": on_a_device(carry.memory),
+        "client_memory": on_a_device((carry.memory, carry.states)),
         "rule_state": state_arrays * (layout.state_arrays - 1) // layout.state_arrays,
         "reports": count_bytes(segments.client),
         "temporaries": len(runs) * temporaries,

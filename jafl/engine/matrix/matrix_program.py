@@ -24,6 +24,7 @@ from jafl.engine.matrix.segment_loop import (
     MEMORY_BYTES_FREELY,
     SHARED,
     VERSIONS_AT_ONCE,
+    ClientStates,
     Groups,
     MatrixCarry,
     MatrixProgram,
@@ -105,8 +106,6 @@ def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinea
     if program.training.trips.version is not None:
         return NotLinear("the clients' learning rate follows a schedule over server steps")
     rule, optimizer = program.server.rule.build(), program.server.optimizer.build()
-    if run.keeps_client_state:
-        return NotLinear("clients keep a state between their trips, which the matrix form does not hold")
     if rule.broadcast or rule.correction:
         return NotLinear("the rule and its clients exchange more than models and updates")
     columns = {
@@ -176,19 +175,23 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
     Returns:
       The carry.
     """
-    state_arrays = [_initial_state_arrays(run, layout.state_arrays) for run in runs]
+    initial = [(_initial_state_arrays(run, layout.state_arrays), _first_state(run)) for run in runs]
     slots = max(_slots(run) for run in runs)
     rows = max(_memory_rows(run) for run in runs)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *state_arrays)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *initial)
     placement = runs[0].program.placement
-    sizes = {"slots": slots, "memory_rows": rows, "precision": precision}
+    sizes: dict[str, Any] = {"slots": slots, "memory_rows": rows, "precision": precision}
+    if runs[0].run.keeps_client_state:
+        # All runs have client work of one kind.
+        sizes["client_work"] = runs[0].program.training.client_work
+        sizes["state_rows"] = max(run.run.schedule.num_clients for run in runs)
     if placement.devices is None:
-        return _allocate(stacked, **sizes, tiled=placement.rows.tiled)
+        return _allocate(*stacked, **sizes, tiled=placement.rows.tiled)
     # Under eval_shape nothing can be put on a device, and nothing needs to be.
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(stacked)):
         stacked = put(stacked, placement.everywhere())
     # Several devices hold a part of every row each; a tile may not lie across two of them.
-    return _allocate(stacked, **sizes, tiled=False, placement=Placement(placement.devices))
+    return _allocate(*stacked, **sizes, tiled=False, placement=Placement(placement.devices))
 
 
 def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segments]:
@@ -213,7 +216,10 @@ def shared_precision(runs: Sequence[MatrixRun]) -> str:
       SettingError: if two runs that store values differ in it.
     """
     # A rule that stores nothing can go with any precision. It is the type of the carry, so runs cannot differ in it.
-    precisions = sorted({run.precision for run in runs if run.stores}) or ["full"]
+    # But in 8 bits the rounding of a state depends on what lies in its row beside it: for all runs the same.
+    state = runs[0].program.training.client_work.build().state
+    rounded = state is not None and state.precision == "int8"
+    precisions = sorted({run.precision for run in runs if run.stores or rounded}) or ["full"]
     require(len(precisions) == 1, "memory_precision", precisions, "the same in all runs that go together")
     return precisions[0]
 
@@ -384,45 +390,58 @@ def shapes_of_segments(layout: Layout, runs: int, dtype: Any, *, local_steps: bo
     )
 
 
-@functools.partial(jax.jit, static_argnames=("slots", "memory_rows", "precision", "tiled", "placement"))
+@functools.partial(
+    jax.jit, static_argnames=("slots", "memory_rows", "precision", "tiled", "placement", "state_rows")
+)
 def _allocate(
     state_arrays: Any,
+    first_state: tuple[Any, ...],
     *,
     slots: int,
     memory_rows: int,
     precision: str,
     tiled: bool,
     placement: Placement = ONE_DEVICE,
+    client_work: Specification | None = None,
+    state_rows: int = 0,
 ) -> MatrixCarry:
     """The carry before the first segment.
 
     Args:
       state_arrays: [B, M, *P] the initial ones; the model is the first of them.
+      first_state: ``ClientStates.first``.
       slots: rows of the snapshot buffer.
       memory_rows: rows of the clients' memory.
       precision: of the values in the clients' memory.
       tiled: whether rows of matrices lie in whole tiles.
       placement: where trips train.
+      client_work: that of the runs, or of one of them; None where clients keep nothing.
+      state_rows: clients that keep something.
 
     Returns:
       The carry.
     """
     params = jax.tree.map(lambda rows: rows[:, 0], state_arrays)
 
-    def rows(number, dtype=None):
+    def rows(like, number, dtype=None):
         return jax.tree.map(
-            lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, tiled, dtype))(p), params
+            lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, tiled, dtype))(p), like
         )
 
-    def stored(number):
+    def stored(like, number, precision):
         dtype = client_memory.PRECISIONS[precision]
-        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), params)
-        return Row(rows(number, dtype), scales if dtype == jnp.int8 else ())
+        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), like)
+        return Row(rows(like, number, dtype), scales if dtype == jnp.int8 else ())
 
+    states = None
+    if client_work is not None and (request := client_work.build().state):
+        kept = jax.vmap(request.initial)(params)
+        states = ClientStates(stored(kept, state_rows, request.precision), first_state)
     carry = MatrixCarry(
         lasting=state_arrays,
-        snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), params, rows(slots)),
-        memory=stored(memory_rows),
+        snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), params, rows(params, slots)),
+        memory=stored(params, memory_rows, precision),
+        states=states,
     )
     if placement.devices is None:
         return carry
@@ -430,6 +449,21 @@ def _allocate(
     return jax.tree.map(
         lambda rows: lax.with_sharding_constraint(rows, placement.entries_sharding(rows)), carry
     )
+
+
+def _first_state(run: MatrixRun) -> tuple[Any, ...]:
+    """[*S] of each leaf: ``ClientMemory.first``; () for clients that keep nothing."""
+    if not run.run.keeps_client_state:
+        return ()
+    return _first_values(run.program.training.client_work, run.run.params)
+
+
+@jax.jit
+def _first_values(client_work: Specification, params: Params) -> tuple[Any, ...]:
+    """As ``_first_state``, for a model [*P]."""
+    request = client_work.build().state
+    assert request is not None
+    return client_memory.first_values(request.initial, jax.tree.map(jnp.asarray, params))
 
 
 def _initial_state_arrays(run: MatrixRun, state_arrays: int) -> Any:
@@ -518,24 +552,30 @@ def _amounts(
     # The compiler drops the training, because these numbers do not depend on it: ``find_matrix_form`` has checked
     # that. So any model will do as a start.
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+    built = work.build()
+    state = built.state and built.state.initial(start)
 
     def count(client, key, local_steps):
-        result = work.build().train(data._replace(local_steps=local_steps), start, client, key)
+        result = built.train(data._replace(local_steps=local_steps, state=state), start, client, key)
         return result.batch_examples, result.local_steps
 
     return jax.vmap(count)(client, key, local_steps)
 
 
 def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
-    """Whether how many examples or local steps a trip uses depends on the model that it starts from."""
+    """Whether how many examples or local steps a trip uses depends on the model that it starts from, or on what its
+    client has kept."""
 
-    def amounts(start, client, key, data, work):
-        result = work.build().train(data, start, client, key)
+    def amounts(trained, client, key, data, work):
+        start, state = trained
+        result = work.build().train(data._replace(state=state), start, client, key)
         return result.batch_examples, result.local_steps
 
-    key, data = np.zeros(2, np.uint32), program.data
+    key, data, work = np.zeros(2, np.uint32), program.data, program.training.client_work
     if program.training.trips.local_steps is not None:
         data = data._replace(local_steps=np.int32(1))
-    arguments = dependences(amounts, params, np.int32(0), key, data, program.training.client_work)
-    model_leaves = set(range(len(jax.tree.leaves(params))))
-    return any(model_leaves & leaf for leaf in arguments)
+    request = work.build().state
+    trained = (params, request and jax.eval_shape(request.initial, params))
+    arguments = dependences(amounts, trained, np.int32(0), key, data, work)
+    trained_leaves = set(range(len(jax.tree.leaves(trained))))
+    return any(trained_leaves & leaf for leaf in arguments)

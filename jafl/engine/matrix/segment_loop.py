@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.clients.records import ClientData
+from jafl.clients.records import ClientData, ClientResult
 from jafl.engine.devices import Placement
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.rows import row_at
 from jafl.engine.loop import client_memory
-from jafl.engine.loop.client_memory import Row
+from jafl.engine.loop.client_memory import ClientMemory, Row
 from jafl.engine.loop.trip import data_of_clients
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
@@ -96,11 +96,25 @@ class Wave(NamedTuple):
       updates: [W, *P] their updates.
       starts: [W, *P] the models that they trained from.
       stored: ``Row`` of [W, *P], their updates as the clients' memory holds them in few bits.
+      states: ``Row`` of [W, *S], what their clients keep for their next trips.
     """
 
     updates: ArrayTree | None
     starts: ArrayTree | None
     stored: Row | None
+    states: Row | None = None
+
+
+class ClientStates(NamedTuple):
+    """What clients keep between their trips.
+
+    Attributes:
+      rows: ``Row`` of [B, N, *S], the difference of each client's state from the first one.
+      first: [B, *S] the leaves of the state before a client's first trip, as ``ClientMemory.first``.
+    """
+
+    rows: Row
+    first: tuple[Any, ...]
 
 
 class MatrixCarry(NamedTuple):
@@ -110,12 +124,14 @@ class MatrixCarry(NamedTuple):
       lasting: [B, M, *P] the state arrays; the model is the first of them.
       snapshots: [B, slots, *P] the versions that later trips train from.
       memory: the clients' stored values, ``Row`` of [B, N, *P]; of one row for rules without client memory.
+      states: what the clients keep; None if they keep nothing.
     """
 
-    # Checkpoints store the fields under these names, so they keep them.
+    # Checkpoints store the arrays in this order, so it lasts.
     lasting: ArrayTree
     snapshots: ArrayTree
     memory: Row
+    states: ClientStates | None = None
 
     @property
     def params(self) -> Params:
@@ -156,11 +172,13 @@ class _Run(NamedTuple):
     Attributes:
       data, client_work: of this run, without the axis [B].
       program: for what all runs share.
+      first_state: ``ClientStates.first``, without the axis [B]; () for clients that keep nothing.
     """
 
     data: ClientData
     client_work: Specification
     program: MatrixProgram
+    first_state: tuple[Any, ...] = ()
 
 
 @functools.partial(jax.jit, donate_argnames="carry")
@@ -219,6 +237,26 @@ def run(program: MatrixProgram, carry: MatrixCarry, segments: Segments, count: i
     return carry, losses
 
 
+@functools.partial(jax.jit, static_argnames="number")
+def personal_models(
+    client_work: Specification, carry: MatrixCarry, number: int, clients: jax.Array
+) -> Params:
+    """[W, *P]: the own models of ``clients`` [W] of one run, as ``client_memory.personal_models``.
+
+    Args:
+      client_work: of the run.
+      carry: of all runs, whose clients keep models of their own.
+      number: of the run.
+      clients: int32.
+    """
+    assert carry.states is not None
+    # Cut out inside of the program, where no copy of all rows is needed.
+    params, (rows, first) = jax.tree.map(lambda leaf: leaf[number], (carry.params, carry.states))
+    memory = ClientMemory(rows.codes, rows.scales, Row((), ()), jnp.int32(0), first)
+    models: Params = client_memory.personal_models(client_work, params, memory, clients)
+    return models
+
+
 def _with_memory(program: MatrixProgram, carry: MatrixCarry) -> bool | None:
     """Whether the runs use the clients' memory; None where each chunk says it, as both kinds share the program.
 
@@ -253,14 +291,14 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
 
     def compute(leaves: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
         data, client_work = jax.tree.unflatten(structure, leaves)
-        run = _Run(data, client_work, program)
+        run = _Run(data, client_work, program, carry.states.first if carry.states else ())
         recalled = None
         if with_memory:
             recalled = _stored_values(carry, segment, 0, _num_state_arrays(segment) + _first(run, segment))
             # First this product, then the training: otherwise the rows would take room while the wave trains.
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
             carry = carry._replace(snapshots=snapshots)
-        wave, losses = _train(run, carry.snapshots, segment)
+        wave, losses = _train(run, carry, segment)
         return _combine(run, carry, wave, recalled, segment), losses
 
     # Without ``vmap`` for a single run: a chip lays out arrays without the axis [B] better.
@@ -275,18 +313,20 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
     return functools.partial(compute_all, leaves)
 
 
-def _train(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
+def _train(run: _Run, carry: MatrixCarry, segment: Segments) -> tuple[Wave, jax.Array]:
     """What the segment's trips leave, and [W] their losses."""
     placement = run.program.placement
     # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
     if not placement.side_by_side and placement.number == 1:
-        return _train_one_after_the_other(run, snapshots, segment)
-    starts = _rows_at(snapshots, segment.read_slot)
+        return _train_one_after_the_other(run, carry, segment)
+    starts = _rows_at(carry.snapshots, segment.read_slot)
+    # No client is in a segment twice, so what its trip finds here is what its last applied one has left.
+    rows = _rows_at(carry.states and carry.states.rows, segment.client)
     if placement.sharded_client_examples:
         run = run._replace(data=data_of_clients(placement, run.data, segment.client))
     # Each device needs whole models for its own trips, and makes whole updates. Afterwards it keeps a part of every
     # update, because the products combine all updates of the wave, entry by entry.
-    lanes = _over_lanes(run, (starts, segment.client, segment.key, segment.local_steps))
+    lanes = _over_lanes(run, (starts, segment.client, segment.key, segment.local_steps, rows))
     wave, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
     # Lanes without a trip repeat the last one. In a segment without trips they train from any slot and client, which
     # may give NaN. Their factors are 0, but 0 * NaN is NaN.
@@ -310,25 +350,30 @@ def _over_entries(run: _Run, tree: Any) -> Any:
     )
 
 
-def _train_one_after_the_other(run: _Run, snapshots: ArrayTree, segment: Segments) -> tuple[Wave, jax.Array]:
+def _train_one_after_the_other(run: _Run, carry: MatrixCarry, segment: Segments) -> tuple[Wave, jax.Array]:
     """As ``_train``, the lanes one after the other: quicker on a CPU."""
+
+    states = carry.states and carry.states.rows
 
     def train_next(lane, trained):
         client, key, slot, steps = jax.tree.map(
             lambda column: lax.dynamic_index_in_dim(column, lane, keepdims=False),
             (segment.client, segment.key, segment.read_slot, segment.local_steps),
         )
-        start = row_at(snapshots, slot, many=False)
-        trip = _train_trip(run, start, client, key, steps)
+        start, row = (
+            row_at(rows, at, many=False) for rows, at in ((carry.snapshots, slot), (states, client))
+        )
+        trip = _train_trip(run, start, client, key, steps, row)
         # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
         # what it trains may be NaN, as in ``_train``.
         if run.program.runs > 1:
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
         return jax.tree.map(lambda rows, new: rows.at[lane].set(new), trained, trip)
 
-    start = row_at(snapshots, segment.read_slot[0], many=False)
+    start = row_at(carry.snapshots, segment.read_slot[0], many=False)
     numbers = jax.tree.map(lambda column: column[0], (segment.client, segment.key, segment.local_steps))
-    trip = jax.eval_shape(functools.partial(_train_trip, run), start, *numbers)
+    row = row_at(states, numbers[0], many=False)
+    trip = jax.eval_shape(functools.partial(_train_trip, run), start, *numbers, row)
     # Zeros, because lanes that no round reaches are multiplied, too.
     untrained = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
     # As many rounds as the largest wave of all runs has trips: see ``SHARED``.
@@ -350,15 +395,41 @@ def _with_rows(rows: ArrayTree, numbers: Array, new: ArrayTree) -> ArrayTree:
 # Jitted, so that it is traced once for the several places that ask for its shapes.
 @functools.partial(jax.jit, inline=True)
 def _train_trip(
-    run: _Run, start: ArrayTree, client: Array, key: Array, local_steps: Array | None
+    run: _Run, start: ArrayTree, client: Array, key: Array, local_steps: Array | None, row: Row | None
 ) -> tuple[Wave, Array]:
-    """Trains one trip from the model ``start`` [*P]: what it leaves, without the axis [W], and its loss."""
-    data = run.data._replace(local_steps=local_steps)
-    result = run.client_work.build().train(data, start, client, key)
-    groups, precision = run.program.groups, run.program.precision
-    stored = client_memory.as_row(result.update, precision, key) if groups.stored else None
-    wave = Wave(result.update if groups.updates else None, start if groups.starts else None, stored)
+    """Trains one trip from the model ``start`` [*P]: what it leaves, without the axis [W], and its loss.
+
+    row: of the client's state, or None.
+    """
+    data, work = run.data._replace(local_steps=local_steps), run.client_work.build()
+    if work.state is not None:
+        data = data._replace(state=work.state.initial(start))
+    if row is not None:
+        state = client_memory.value_of_row(row, data.state)
+        data = data._replace(state=client_memory.state_of_row(run.first_state, state))
+    result = work.train(data, start, client, key)
+    groups = run.program.groups
+    wave = Wave(
+        result.update if groups.updates else None,
+        start if groups.starts else None,
+        *_rows_to_store(run, result, key, work.state.precision if row is not None and work.state else None),
+    )
     return wave, result.loss
+
+
+def _rows_to_store(
+    run: _Run, result: ClientResult, key: Array, state_precision: str | None
+) -> tuple[Row | None, Row | None]:
+    """``stored`` and ``states`` of a ``Wave``, of one trip; ``state_precision``: None if its client keeps nothing."""
+    program, keeps = run.program, state_precision is not None
+    if not (program.groups.stored or keeps):
+        return None, None
+    state = client_memory.row_of_state(run.first_state, result.state) if keeps else None
+    # As one row, as in the loop form: the number of a leaf in its row decides how it is rounded to 8 bits. In few
+    # bits rule and client work have one precision (``compatibility.check_exchange``).
+    value = client_memory.Stored(result.update if program.groups.stored else None, state)
+    row = client_memory.as_row(value, state_precision or program.precision, key)
+    return client_memory.part(row, "rule"), client_memory.part(row, "work")
 
 
 def _combine(
@@ -404,8 +475,14 @@ def _combine(
     memory = carry.memory
     if recalled is not None:
         stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
-        memory = Row(*map(lambda rows, new: _with_rows(rows, segment.stored_client, new), memory, stored))
-    return MatrixCarry(jax.tree.map(lambda rows: rows[:num_arrays], results), snapshots, memory)
+        memory = _with_rows(memory, segment.stored_client, stored)
+    states = carry.states
+    if states:
+        # Lanes without a trip repeat the last one: numbers past the end, which all differ, drop what they have made.
+        lane = jnp.arange(len(segment.client), dtype=jnp.int32)
+        clients = jnp.where(lane < segment.size, segment.client, len(run.data.offsets) + lane)
+        states = states._replace(rows=_with_rows(states.rows, clients, wave.states))
+    return MatrixCarry(jax.tree.map(lambda rows: rows[:num_arrays], results), snapshots, memory, states)
 
 
 def _first(run: _Run, segment: Segments) -> int:
@@ -420,7 +497,7 @@ def _num_state_arrays(segment: Segments) -> int:
 
 def _stored_values(carry: MatrixCarry, segment: Segments, first: Any, number: int) -> ArrayTree:
     """[number, *P] the clients' stored values times their factors in the rows of the matrix from ``first`` on."""
-    row = Row(*[_rows_at(rows, segment.memory_client) for rows in carry.memory])
+    row = _rows_at(carry.memory, segment.memory_client)
     factors = lax.dynamic_slice_in_dim(segment.matrix, first, number)
     return _product(factors, [(factors.shape[1] - len(segment.memory_client), _values(row, carry.lasting))])
 

@@ -111,7 +111,7 @@ def default_plan(
 
     def waves(width: int) -> ExecutionPlan:
         if form == "matrix":
-            return in_waves(schedule, number * width, form=form)
+            return in_waves(schedule, number * width, form=form, client_state=client_state)
         if not placement.side_by_side:
             return in_waves(schedule, number * width, client_state=client_state)
         return _quickest_waves(schedule, number, width, unequal, client_state)

@@ -166,8 +166,7 @@ def prepare(
         plan = trials.fitting_plan(form)
     else:
         # A plan that was made for another schedule would train, and compute something else, without a word.
-        # In the matrix form clients keep nothing, which is said where the form is made.
-        check_plan(run.schedule, plan, client_state=run.keeps_client_state and plan.form == "loop")
+        check_plan(run.schedule, plan, client_state=run.keeps_client_state)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
     trial = trials.try_plan(plan)
     check_reports(trial.carry, run.evaluators)

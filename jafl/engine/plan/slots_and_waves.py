@@ -85,7 +85,7 @@ def in_waves(
       form: "loop", one server step after the other, or "matrix", one product of matrices for each wave; the latter
         for linear rules and server optimizers.
       client_state: whether clients keep something between their trips (``jafl.ClientStateRequest``): no trip then
-        trains before its client's last one has been folded, and so no wave holds a client twice.
+        trains before its client's last one has been folded, and so no wave holds a client twice, in either form.
 
     Returns:
       The plan; ``trip_by_trip`` makes the one of width 1.
@@ -107,9 +107,10 @@ def in_waves(
     require(lanes <= width, "lanes", lanes, f"at most the width, {width}")
     # Trips whose costs lie within a factor of two are of one kind: none of them waits long beside another.
     kind = _kinds(schedule, cost)
+    after = previous_trips(schedule) if client_state else None
     if form == "matrix":
         require(rows is None, "rows", rows, "None in the matrix form, where no trip waits for another wave")
-        wave, wave_before = _consecutive_waves(schedule, width)
+        wave, wave_before = _consecutive_waves(schedule, width, after)
         row = _places(wave, cost)
         # Versions live until their trips are folded: so a wave may be cut in parts that train when they are folded.
         trained_in = schedule.step
@@ -117,7 +118,6 @@ def in_waves(
         rows = whole_number("rows", 2 * width if rows is None else rows, 1)
         # With few lanes long trips are taken first, and short ones fill the other lanes: kinds are not needed.
         kind = [0] * schedule.num_trips if mixed else kind
-        after = previous_trips(schedule) if client_state else None
         wave, wave_before, row = _fill_waves(schedule, width, rows, kind, after)
         # A version may go once its last wave has trained: a rule that reads the start keeps it with the result.
         trained_in = schedule.step[wave_before][wave]
@@ -125,14 +125,19 @@ def in_waves(
     return dataclasses.replace(plan, form=form)
 
 
-def _consecutive_waves(schedule: EventSchedule, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _consecutive_waves(
+    schedule: EventSchedule, width: int, after: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """``wave`` and ``wave_before`` of an ``ExecutionPlan``: each wave's trips are folded one after the other.
 
-    A wave ends before the first trip whose version does not exist when the wave trains.
+    A wave ends before the first trip whose version does not exist when the wave trains, or that comes ``after``
+    another one of this wave; ``after`` as for ``_fill_waves``.
     """
-    # The trip before whose fold each trip's version exists.
+    # The trip before whose fold each trip can train.
     needed = schedule.step_offsets[schedule.download_version]
-    # Greedy: as long as the width allows, up to the first trip that needs a version of this very wave.
+    if after is not None:
+        needed = np.maximum(needed, after + 1)
+    # Greedy: as long as the width allows, up to the first trip that needs something of this very wave.
     wave_before = [0]
     while wave_before[-1] < schedule.num_trips:
         begin = wave_before[-1]
@@ -296,8 +301,10 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan, *, client_state: bo
     if client_state:
         early = np.flatnonzero(previous_trips(schedule) >= trained_before)
         name = "a trip that trains before its client's last one is folded"
+        form = ', form="matrix"' if plan.form == "matrix" else ""
         remedy = (
-            "Make the plan with jafl.in_waves(schedule, width, client_state=True), or with jafl.trip_by_trip."
+            f"Make the plan with jafl.in_waves(schedule, width{form}, client_state=True), or with "
+            "jafl.trip_by_trip."
         )
         require(not early.size, name, early[:1], "none where clients keep a state", remedy)
 

@@ -28,6 +28,9 @@ def temporary_bytes(run: Run, platform: str, *, trips: int, form: str = "loop") 
     trips: how many train side by side on a device; the result is in bytes on each. ``run.params`` may be shapes.
     """
     models = MODELS_OF_A_TRIP[form] * count_bytes(run.params)
+    if form == "matrix":
+        # What its client keeps as it was and as it becomes; in the loop form the latter is among what waits.
+        models += 2 * count_bytes(as_specification(run.client_work).build().state_shapes(run.params))
     return int(trips * (models + _kept_by_a_gradient(run)) * (TILES_OF_A_TPU if platform == "tpu" else 1))
 
 
