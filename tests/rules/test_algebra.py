@@ -387,6 +387,22 @@ def test_all_clients_count_the_same_where_area_and_mifa_end(name: str, buffer_si
 
 
 @pytest.mark.full
+def test_rounds_of_those_who_are_there_are_unbiased_with_mifa_and_not_with_fedavg():
+    """Clients that take part with 0.2 to 1: MIFA stays at FedAvg's fixed point with everybody once it is there."""
+    chances, server_rate = np.linspace(0.2, 1.0, 5), 0.1
+    schedule = jafl.synchronous(
+        num_clients=5, participation=chances, delay=delays.constant(1.0), server_steps=1_000
+    )
+    curvature, minimum = quadratics.clients(5)
+    pull = 1 - (1 - 0.2 * curvature) ** 4
+    end = (pull * minimum).sum(axis=0) / pull.sum(axis=0)
+    models = quadratics.run(rules.mifa(), schedule, rate=0.2, steps=4, server_rate=server_rate)
+    np.testing.assert_allclose(models[-1], end, atol=1e-9)
+    plain = quadratics.run(rules.fedavg(), schedule, rate=0.2, steps=4, server_rate=server_rate)
+    assert np.linalg.norm(plain[500:].mean(axis=0) - end) > 0.1
+
+
+@pytest.mark.full
 def test_the_model_of_area_is_the_mean_of_the_newest_models_after_every_step():
     schedule = jafl.asynchronous(
         num_clients=5, concurrency=4, buffer_size=3, delay=delays.exponential(1.0), server_steps=60
