@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import reference as ref
 from quick_compilation import quick_compilation  # noqa: F401
 from small_runs import alone
 from tiers import in_tiers
@@ -62,6 +63,22 @@ def test_of_one_client_alone_the_personal_model_is_the_servers(local_steps: int,
     """Both make the same steps: without a pull, or where each trip begins where the last one has ended."""
     history = alone(run(jafl.ditto(strength, 0.1), clients=1, rule=rules.asgd(), local_steps=local_steps))
     assert_close(jax.tree.map(lambda leaf: leaf[0], history.personal_params), history.params, rtol=1e-11)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("float64")
+def test_without_a_pull_every_personal_model_is_its_clients_own_training():
+    """Gradient descent on its own examples from w_0, whatever the server makes of the others' updates."""
+    asked = run(jafl.ditto(0.0, 0.3), batch_size=0)
+    personal, data = alone(asked).personal_params, asked.federation
+    for client in range(len(SIZES)):
+        expected = ref.float64_copy(asked.params)
+        for _ in range(3 * np.count_nonzero(asked.schedule.client == client)):
+            _, slope = ref.softmax_regression(expected, *data.client(client))
+            expected = ref.subtract(expected, ref.scale(0.3, slope))
+        own = jax.tree.map(lambda leaf, client=client: leaf[client], personal)
+        assert_close(own, expected, rtol=1e-11, atol=1e-13)
+    assert min(np.bincount(asked.schedule.client, minlength=len(SIZES))) > 0
 
 
 @pytest.mark.full

@@ -13,13 +13,13 @@ def mifa(memory_precision: str = "full") -> Rule:
     one that does not (Gu, Huang, Zhang and Huang, NeurIPS 2021, algorithm 1). A step may have any number of trips,
     even none. The last update of a client that never reports again stays in the mean for ever.
 
-    The paper's rounds, in which each client is available with a probability of its own, do not exist here:
-    ``jafl.synchronous(cohorts="poisson")`` has one probability for all. In asynchronous training with a buffer the
-    rule is what APPFL calls MIFA: clients send the change of their G_i, and the server adds it to a sum that is never
-    reset. In the paper every client trains from w_0 before the first step (the authors' code waits for that);
-    ``initial_round=True`` does so. Without it G_i is 0 until client i first reports, which is a reading. The paper
-    stores update / eta_t, with the clients' learning rate of that round. Here that rate is taken as constant, so that
-    only a constant factor differs; with a decaying rate this is a different algorithm.
+    ``jafl.synchronous(participation=[...])`` has the paper's rounds, in which each client is available with a
+    probability of its own. In asynchronous training with a buffer the rule is what APPFL calls MIFA: clients send the
+    change of their G_i, and the server adds it to a sum that is never reset. In the paper every client trains from
+    w_0 before the first step (the authors' code waits for that); ``initial_round=True`` does so in asynchronous
+    training. Without it G_i is 0 until client i first reports, which is a reading. The paper stores update / eta_t,
+    with the clients' learning rate of that round. Here that rate is taken as constant, so that only a constant factor
+    differs; with a decaying rate this is a different algorithm.
 
     Reports ``weight`` per trip: 1 / N for each step for which its update stays in the memory.
 

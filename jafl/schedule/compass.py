@@ -69,7 +69,7 @@ def compass(
       least_local_steps: Q_min of a trip, from 1 to ``most_local_steps``.
       speed_momentum: the weight of the last trip in the estimate of a client's speed, above 0 and at most 1.
       latest_factor: lambda: a group waits for at most so many times its expected duration, at least 1; 1.5 in the
-        release.
+        release. At 1 the rounding of an estimated speed suffices to make a client late.
       seed: determines the durations.
 
     Returns:

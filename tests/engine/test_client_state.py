@@ -353,7 +353,7 @@ def test_plain_sgd_keeps_nothing():
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_client_that_keeps_its_optimizer_makes_one_run_of_it(local_steps: int):
-    """Without a server to mix anything in, trips of H steps follow one another as one training, bit for bit."""
+    """Without a server to mix anything in, trips of H steps follow one another as one training."""
     events = jafl.asynchronous(
         num_clients=1,
         concurrency=1,

@@ -245,6 +245,26 @@ def test_ffa_is_the_subspace_of_the_weight():
     np.testing.assert_allclose(moved.layers[0].weight, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("float64")
+def test_ffa_with_fedbuff_is_fedbuff_of_the_weight_whose_slopes_are_projected():
+    """dW = s^2 (slope A^T) A at every local step of every client, so averages of B are those of the weight."""
+    model, params = adapted("functions", train_a=False, alpha=3.0)
+    (a,) = by_path(model.frozen["adapters"]).values()
+    (b,) = by_path(trained(model, params).params).values()
+    base, before = base_of("functions")
+    into = 1.5**2 * a.T @ a  # [inputs, inputs], on a weight of [inputs, outputs]
+
+    def projected():
+        project = optax.stateless(lambda slopes, params: jax.tree.map(lambda slope: into @ slope, slopes))
+        return optax.chain(project, optax.sgd(0.3))
+
+    frozen, free = base.freeze(before, ["1"])
+    (theirs,) = by_path(trained(frozen, free, optimizer=jafl.specify(projected)).params).values()
+    np.testing.assert_allclose(before[0] + 1.5 * (b @ a).T, theirs, rtol=1e-12)
+    assert np.abs(theirs - before[0]).max() > 0.05
+
+
 def test_parts_of_the_base_that_are_trained_beside():
     for kind, (*_, last) in KINDS.items():
         model, params = adapted(kind, trained=last)

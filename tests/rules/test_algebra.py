@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-import quadratics
 import reference as ref
 from against_reference import Case, make_federation, make_schedule, work_of
 from quick_compilation import quick_compilation  # noqa: F401
@@ -316,86 +315,3 @@ def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
     work = {"batch_size": 4, "local_steps": 3}
     case = case_of("fednova", work=work)
     assert difference(run(case), run(dataclasses.replace(case, rule=rules.fedavg()))) < 1e-13
-
-
-# --------------------------------------------------------------------------------------------------
-# Where rules end on quadratics.
-# --------------------------------------------------------------------------------------------------
-
-UNEQUAL = delays.groups(((3, delays.constant(1.0)), (2, delays.constant(4.0))))  # they arrive 4 times for 1
-
-
-@pytest.mark.few_in_full(1)
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["asgd", "rescaled_asgd"])
-def test_rescaled_steps_end_at_the_plain_optimum_and_equal_ones_at_that_of_the_frequent(name: str):
-    """Small steps, so that the end is the fixed point but for a hundredth: the two are more than 0.2 apart."""
-    schedule = jafl.asynchronous(
-        num_clients=5, concurrency=5, buffer_size=1, delay=UNEQUAL, server_steps=3_000
-    )
-    model = quadratics.run(rules.RULES[name](), schedule, rate=1.0, server_rate=0.005)[-1]
-    ends = {
-        "rescaled_asgd": quadratics.optimum(np.ones(5)),
-        "asgd": quadratics.optimum(np.array([1, 1, 1, 0.25, 0.25])),
-    }
-    assert np.linalg.norm(ends["asgd"] - ends["rescaled_asgd"]) > 0.2
-    assert np.linalg.norm(model - ends[name]) < 0.02
-
-
-# (rule, options of the schedule, server's rate, how near it ends): Malenia's and Ringleader's ends are exact, FedFix
-# goes round the optimum in a circle as small as its rate.
-AT_THE_OPTIMUM = {
-    "malenia": (rules.malenia(), {"step_when": "harmonic_mean", "buffer_size": 7}, 0.3, 1e-9),
-    "ringleader": (rules.ringleader(), {"step_when": "each_client_once_a_round"}, 0.05, 1e-9),
-    "fedfix": (rules.fedfix(), {"step_every": 1.5, "restart": "after_step"}, 0.002, 0.02),
-}
-
-
-@pytest.mark.few_in_full(2)
-@pytest.mark.full
-@pytest.mark.parametrize("name", [*AT_THE_OPTIMUM, "rennala"])
-def test_whose_protocol_makes_all_clients_count_the_same_ends_at_the_plain_optimum(name: str):
-    """At unequal speeds; Rennala SGD ends where the 5 gradients that come first want it."""
-    rennala = rules.fedavg(), {"cancel_at_step": True, "buffer_size": 5}, 0.3, 1e-9
-    rule, options, server_rate, near = AT_THE_OPTIMUM.get(name, rennala)
-    schedule = jafl.asynchronous(num_clients=5, concurrency=5, delay=UNEQUAL, server_steps=3_000, **options)
-    model = quadratics.run(rule, schedule, rate=1.0, server_rate=server_rate)[-1]
-    plain, quick = (quadratics.optimum(np.array(weights, float)) for weights in ([1] * 5, [2, 2, 1, 0, 0]))
-    assert np.linalg.norm(plain - quick) > 0.3
-    assert np.linalg.norm(model - (quick if name == "rennala" else plain)) < near
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name, buffer_size", [("area", 1), ("area", 3), ("mifa", 3)])
-def test_all_clients_count_the_same_where_area_and_mifa_end(name: str, buffer_size: int):
-    """FedAvg's fixed point with everybody, (sum P_i)^-1 sum P_i b_i, P_i = 1 - (1 - rate a_i)^Q, at any speeds."""
-    schedule = jafl.asynchronous(
-        num_clients=5,
-        concurrency=5,
-        buffer_size=buffer_size,
-        delay=UNEQUAL,
-        server_steps=1_500 // buffer_size,
-    )
-    server_rate = {"area": 1.0, "mifa": 0.1}[name]
-    models = quadratics.run(rules.RULES[name](), schedule, rate=0.2, steps=4, server_rate=server_rate)
-    curvature, minimum = quadratics.clients(5)
-    pull = 1 - (1 - 0.2 * curvature) ** 4
-    end = (pull * minimum).sum(axis=0) / pull.sum(axis=0)
-    np.testing.assert_allclose(models[-1], end, atol=1e-9)
-    assert np.linalg.norm(end - quadratics.optimum(np.ones(5))) > 0.02
-    assert np.linalg.norm(models[5] - end) > 0.1
-
-
-@pytest.mark.full
-def test_the_model_of_area_is_the_mean_of_the_newest_models_after_every_step():
-    schedule = jafl.asynchronous(
-        num_clients=5, concurrency=4, buffer_size=3, delay=delays.exponential(1.0), server_steps=60
-    )
-    models = quadratics.run(rules.area(), schedule, rate=0.2, steps=4)
-    curvature, minimum = quadratics.clients(5)
-    newest = np.zeros((5, quadratics.SIZE))
-    for step in range(schedule.num_steps):
-        for place in np.flatnonzero(schedule.step == step):
-            client, start = schedule.client[place], models[schedule.download_version[place]]
-            newest[client] = minimum[client] + (1 - 0.2 * curvature[client]) ** 4 * (start - minimum[client])
-        np.testing.assert_allclose(models[step + 1], newest.mean(axis=0), atol=1e-14)

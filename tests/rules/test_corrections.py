@@ -107,6 +107,13 @@ def test_rounds_of_all_clients_reach_the_exact_optimum_where_fedavg_does_not(nam
 
 
 @pytest.mark.full
+def test_feddyn_whose_clients_minimise_exactly_reaches_it():
+    """160 local steps that shrink the distance to a client's minimum by 0.75 or more each: 1e-20 of it is left."""
+    end = run(rounds(300), rules.feddyn(0.5), local_steps=160, learning_rate=0.5)
+    assert np.abs(end - optimum(np.ones(CLIENTS))).max() < 1e-12
+
+
+@pytest.mark.full
 def test_rounds_of_some_clients_reach_it_too():
     best = optimum(np.ones(CLIENTS))
     assert np.abs(run(rounds(1500, 3), rules.scaffold(), 3 / CLIENTS) - best).max() < 1e-9

@@ -97,6 +97,11 @@ def hyperbolic(bound: float) -> jafl.Rule:
     return weighted_sum(lambda schedule: normalized_per_step(schedule, 1 / (1 + schedule.staleness / bound)))
 
 
+def equal(weight: float) -> jafl.Rule:
+    """The sum of the updates times this."""
+    return weighted_sum(lambda schedule: np.full(schedule.num_trips, weight))
+
+
 COHORT = {"buffer_size": CLIENTS, "delay": delays.constant(2.0), "server_steps": 12}
 ROUNDS = {"cohort_size": CLIENTS, "delay": delays.constant(2.0), "server_steps": 12}
 AMSGRAD = jafl.specify(server_optimizers.fedamsgrad, learning_rate=0.03)
@@ -133,7 +138,18 @@ IDENTITIES = {
         rules.fedcompass(), rules.fedbuff(), {"buffer_size": CLIENTS}, differs={"buffer_size": 3}
     ),
     "asyncfeded of one client at a time is asgd at rate 1 / epsilon": Identity(
-        rules.asyncfeded(1.0), rules.asgd(), {"concurrency": 1}, differs={}
+        rules.asyncfeded(0.25),
+        jafl.specify(equal, 4.0),
+        {"concurrency": 1},
+        changes={"server_rate": 0.1},
+        differs={},
+    ),
+    "fedfix that waits for the slowest is fedavg": Identity(
+        rules.fedfix(),
+        rules.fedavg(),
+        {**COHORT, "buffer_size": None, "step_every": 2.0, "restart": "after_step"},
+        True,
+        differs={"buffer_size": None, "step_every": 1.5, "restart": "after_step"},
     ),
     "fedfa with a window of one is fedasync with full mixing": Identity(
         rules.fedfa(1), rules.fedasync(staleness.constant()), {}, changes={"server_rate": 1.0}

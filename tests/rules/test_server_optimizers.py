@@ -64,6 +64,19 @@ def test_forms_of_amsgrad(form):
         assert np.abs(total - of_optax).max() > 0.05
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("float64")
+def test_amsgrad_whose_moments_stay_is_plain_sgd():
+    """beta_1 = 0, beta_2 = 1, and v from v_0 on: so FADAS of one trip a step is asynchronous SGD at this rate."""
+    random, params = np.random.default_rng(0), np.zeros(4)
+    optimizer = server_optimizers.fedamsgrad(0.3, b1=0.0, b2=1.0, epsilon=1e-3)
+    state = optimizer.init(params)._replace(second=np.full(4, 0.25))
+    for _ in range(5):
+        gradient = random.normal(size=4)
+        change, state = optimizer.update(gradient, state)
+        np.testing.assert_allclose(change, -0.3 / (0.5 + 1e-3) * gradient, rtol=1e-14)
+
+
 def test_an_unknown_form_of_amsgrad_is_refused():
     with pytest.raises(jafl.SettingError, match="form is 'papr'.*Did you mean 'paper'"):
         server_optimizers.fedamsgrad(0.1, form="papr")
@@ -86,6 +99,18 @@ def test_a_period_of_delayed_nesterov_is_one_step_of_nesterov_on_the_mean():
                     np.testing.assert_allclose(change, -0.1 * gradient / period, rtol=1e-14)
             change, own_state = nesterov.update(gradients.mean(axis=0), own_state)
             np.testing.assert_allclose(moved, change, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("momentum_share", [0.0, 0.2])
+def test_delayed_nesterov_without_momentum_is_plain_sgd_at_an_nth_of_the_rate(momentum_share):
+    random, params = np.random.default_rng(0), np.zeros(4)
+    optimizer = server_optimizers.delayed_nesterov(0.1, 0.0, 4, momentum_share)
+    state = optimizer.init(params)
+    for _ in range(9):
+        gradient = random.normal(size=4)
+        change, state = optimizer.update(gradient, state)
+        np.testing.assert_allclose(change, -0.1 / 4 * gradient, rtol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,17 @@ def test_every_client_has_the_same_influence_in_ace(form, buffer_size):
 
 
 @pytest.mark.full
+def test_the_last_update_of_a_client_that_has_left_stays_in_mifas_mean_for_ever():
+    """Its weight is 1 / N for its own step and each one after it."""
+    schedule = make_schedule(4, dropout=jafl.Dropout(clients=[2, 5], trips=2))
+    _, applied = run(rules.mifa(), schedule)
+    for client in (2, 5):
+        last = np.flatnonzero(schedule.client == client)[-1]
+        assert schedule.step[last] < 35
+        np.testing.assert_allclose(applied[last], (50 - schedule.step[last]) / CLIENTS, rtol=1e-12)
+
+
+@pytest.mark.full
 def test_the_weights_of_aced_are_one_per_step_that_is_taken():
     for threshold, age in ((1, "start"), (3, "cached")):
         history, _ = run(rules.aced(threshold, age), make_schedule(1, True))

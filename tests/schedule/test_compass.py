@@ -10,6 +10,7 @@ import reference as ref
 import reference_rules as papers
 from against_reference import make_federation, relative_difference
 from refusals import refuses
+from schedule_cases import by_client
 
 import jafl
 from jafl import delays, rules
@@ -191,6 +192,26 @@ def test_with_speeds_that_stay_nobody_is_late():
         # Each step's trips arrive within one of their own steps of its time.
         waits = (schedule.step_time[schedule.step] - schedule.arrival_time)[later]
         assert np.all(waits < seconds[later] + 1e-9)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0])
+def test_with_exact_speeds_every_group_arrives_whole_within_a_step_of_its_expected_time(factor):
+    """In (T_e - v_i, T_e], so nobody is late, whatever lambda is. The numbers are such that no sum is rounded."""
+    seconds = np.array([3.0, 5.0, 7.0, 8.0, 11.0, 13.0, 17.0, 24.0, 31.0])
+    schedule = jafl.compass(
+        num_clients=CLIENTS,
+        delay=delays.per_step(by_client(*seconds)),
+        server_steps=300,
+        speed_momentum=0.5,
+        latest_factor=factor,
+        **NUMBERS,
+    )
+    # A step at a group's latest time would be after all arrivals, and a late trip would wait for another group's.
+    last = np.maximum.reduceat(schedule.arrival_time, schedule.step_offsets[:-1])
+    np.testing.assert_array_equal(schedule.step_time, last)
+    waits = schedule.step_time[schedule.step] - schedule.arrival_time
+    assert np.all(waits < seconds[schedule.client])
+    assert waits.max() > 10 and np.diff(schedule.step_offsets).max() >= 4
 
 
 def test_one_client_makes_all_its_steps_in_blocks():

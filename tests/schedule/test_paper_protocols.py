@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_cases import POSITIVE, WholeNumbers, by_client, laws
 
+from jafl import rules
 from jafl.schedule import asynchronous, delays
 
 
@@ -115,6 +116,16 @@ def test_without_a_threshold_ringmaster_is_asynchronous_sgd():
 def test_a_threshold_of_one_stops_everybody_at_each_step():
     stopped = all_train(8, SPEEDS, 3, 200, staleness_limit=0, too_stale="cancel")
     assert steps_of(stopped) == steps_of(all_train(8, SPEEDS, 3, 200, cancel_at_step=True))
+
+
+@pytest.mark.parametrize("too_stale", ["drop", "cancel"])
+def test_a_threshold_of_one_is_the_fastest_clients_own_training(too_stale):
+    """At fixed speeds, R = 1: its trips follow one another, each from the model of the one before."""
+    schedule = all_train(8, FIXED, 3, 200, staleness_limit=0, too_stale=too_stale)
+    fastest = int(np.argmin([of_law(FIXED, 3)(client, 0) for client in range(8)]))
+    alone = by_client(of_law(FIXED, 3)(fastest, 0))
+    trips = [(time, [(fastest, *trip[1:])]) for time, [trip] in steps_of(all_train(1, alone, 0, 200))]
+    assert steps_of(schedule) == trips
 
 
 def test_a_small_threshold_without_stops_never_uses_slow_clients():
@@ -275,6 +286,18 @@ def test_equal_clients_make_malenia_a_minibatch_of_whole_rounds(size):
     assert np.all(np.diff(schedule.step_offsets) == 4 * math.ceil(size / 4))
 
 
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("size", [4, 8, 12])
+def test_equal_clients_make_rennala_and_malenia_the_same_minibatches(size, stops):
+    """Of S gradients, S / N of each client, all at the newest model, and each with the weight 1 / S."""
+    made, _ = rennala(4, delays.constant(1.0), 0, size, 5, stops)
+    assert steps_of(made) == steps_of(malenia(4, delays.constant(1.0), 0, size, 5, stops)[0])
+    assert np.all(np.diff(made.step_offsets) == size) and np.all(made.staleness == 0)
+    np.testing.assert_array_equal(made.step_time, size / 4 * np.arange(1, 6))
+    weight = rules.malenia().build().columns(made)["weight"]
+    np.testing.assert_allclose(weight, 1 / size, rtol=1e-15)
+
+
 def test_up_to_one_trip_a_client_malenia_waits_for_the_last_client_alone():
     """S <= N: the harmonic mean of numbers from 1 on is 1 at least."""
     schedules = [
@@ -374,3 +397,13 @@ def test_a_trip_of_fedfix_counts_the_steps_that_it_took():
     schedule = all_train(9, SPEEDS, 4, 60, step_every=0.7, restart="after_step")
     took = schedule.arrival_time - schedule.download_time
     assert np.array_equal(schedule.staleness + 1, np.ceil(took / 0.7 - 1e-12).astype(int))
+
+
+def test_every_client_of_fedfix_has_weighed_one_nth_for_each_step_until_its_last_start():
+    """Exactly, at any speeds: sum_i d_i = (steps so far) / N, whenever the client starts anew."""
+    schedule = all_train(9, SPEEDS, 4, 60, step_every=0.7, restart="after_step")
+    weight = rules.fedfix().build().columns(schedule)["weight"]
+    total = np.bincount(schedule.client, weight, 9)
+    begun = dict(zip(schedule.inflight_client.tolist(), schedule.inflight_version.tolist(), strict=True))
+    np.testing.assert_allclose(total, [begun[client] / 9 for client in range(9)], rtol=1e-13)
+    assert len(set(np.bincount(schedule.client).tolist())) > 3
