@@ -58,15 +58,14 @@ for _name, _rates in {"adagrad": (1.0, 0.3), "adam": (0.1, 0.03), "yogi": (0.3, 
         "server_learning_rate": _rates[1],
     }
 
-PRESETS["fadas"] = {"server_optimizer": "fedamsgrad", "learning_rate": 0.1, "server_learning_rate": 0.03}
-PRESETS["mifa"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
-PRESETS["area"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["fadas"] = {"server_optimizer": "fedamsgrad", "learning_rate": 0.3, "server_learning_rate": 0.01}
+PRESETS["mifa"] = {"protocol": "synchronous", "learning_rate": 0.3, "server_learning_rate": 3.0}
+PRESETS["area"] = {"learning_rate": 0.3, "server_learning_rate": 1.0}
 PRESETS["fedfa"] = {"learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["cgad"] = {"server_optimizer": "adam", "learning_rate": 0.1, "server_learning_rate": 0.03}
 PRESETS["asyncfeded"] = {"learning_rate": 0.3, "server_learning_rate": 0.3}
 PRESETS["port"] = {"learning_rate": 0.3, "server_learning_rate": 1.0}
-# Of algorithms whose clients keep something; their rates come from no search yet (experiments/tools/tune_presets.py).
-PRESETS["scaffold"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
+PRESETS["scaffold"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 3.0}
 PRESETS["feddyn"] = {"protocol": "synchronous", "learning_rate": 0.1, "server_learning_rate": 1.0}
 PRESETS["masfl"] = {"learning_rate": 0.1, "server_learning_rate": 0.1}
 PRESETS["adamasfl"] = {"rule": "masfl", "learning_rate": 0.03, "server_learning_rate": 3.0}
@@ -74,13 +73,13 @@ PRESETS["adamasfl"] = {"rule": "masfl", "learning_rate": 0.03, "server_learning_
 PRESETS["ef21"] = {
     "protocol": "synchronous",
     "client_work.compression": "top_k(fraction=0.1)",
-    "learning_rate": 0.1,
-    "server_learning_rate": 1.0,
+    "learning_rate": 0.3,
+    "server_learning_rate": 3.0,
 }
 PRESETS["qafel"] = {
     "client_work.compression": "qsgd(levels=4)",
-    "learning_rate": 0.1,
-    "server_learning_rate": 0.3,
+    "learning_rate": 0.3,
+    "server_learning_rate": 1.0,
 }
 PRESETS["fedcompass"] = {
     "protocol": "compass",
@@ -92,7 +91,7 @@ PRESETS["fedcompass"] = {
 PRESETS["fedat"] = {
     "protocol": "tiered",
     "client_work.proximal": 0.4,
-    "learning_rate": 0.1,
+    "learning_rate": 0.3,
     "server_learning_rate": 1.0,
 }
 # The share of clients that are polled, and the most local steps, are the paper's; a client has time for them.
@@ -100,7 +99,7 @@ PRESETS["favas"] = {
     "protocol": "polled",
     "protocol.interval": 0.2,
     "local_steps": "scheduled",
-    "learning_rate": 0.1,
+    "learning_rate": 0.3,
     "server_learning_rate": 1.0,
 }
 PRESETS["quafl"] = PRESETS["favas"] | {"protocol.download": "before_step"}
@@ -130,7 +129,7 @@ for _name, _rate in {
     "dude_asgd": 0.1,
     "asgd": 0.03,
     "delay_adaptive_asgd": 0.03,
-    "rescaled_asgd": 0.03,
+    "rescaled_asgd": 0.01,
     "gsgm": 0.3,
     "sasgd": 0.3,
     "twafl": 0.3,
