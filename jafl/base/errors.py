@@ -72,18 +72,22 @@ LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64
 
 def seed_number(setting: str, value: Any) -> int:
     """``value`` as an int; raises SettingError unless it is a whole number that all draws take as a seed."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    fits = whole and 0 <= int(value) <= LARGEST_SEED
+    fits = is_whole_number(value) and 0 <= int(value) <= LARGEST_SEED
     require(fits, setting, value, f"a whole number, at least 0, at most {LARGEST_SEED}")
     return int(value)
 
 
 def whole_number(setting: str, value: Any, at_least: int) -> int:
     """``value`` as an int; raises SettingError unless it is a whole number of at least ``at_least`` in 32 bits."""
-    whole = isinstance(value, numbers.Integral) and is_number(value)
-    require(whole and int(value) >= at_least, setting, value, f"a whole number of at least {at_least}")
+    fits = is_whole_number(value) and int(value) >= at_least
+    require(fits, setting, value, f"a whole number of at least {at_least}")
     require(int(value) < 2**31, setting, value, "below 2**31")
     return int(value)
+
+
+def is_whole_number(value: Any) -> TypeGuard[int]:
+    """Whether ``value`` is one whole number: no truth value, which Python counts among them, no array."""
+    return isinstance(value, numbers.Integral) and is_number(value)
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.base.errors import choose, require, whole_number
+from jafl.base.errors import choose, is_whole_number, require, whole_number
 from jafl.clients.records import MOST_STEPS_OF_A_TRIP, SCHEDULED
 from jafl.specifications import Specification, specify
 
@@ -93,7 +93,7 @@ def check_steps(local_steps: int | str | None, local_epochs: int | None) -> None
 
 def check_batches(batch_size: int, learning_rate_normalization: bool) -> None:
     """Raises SettingError for an impossible batch size, or one without which a batch is never short."""
-    fits = isinstance(batch_size, numbers.Integral) and 0 <= batch_size < 2**31
+    fits = is_whole_number(batch_size) and 0 <= batch_size < 2**31
     require(
         fits, "batch_size", batch_size, "a whole number of at least 1, or 0 for a client's whole data set"
     )

@@ -53,7 +53,7 @@ class Compressor:
         raise NotImplementedError(f"{type(self).__name__} has no bits(size, number_bits).")
 
     def check_error_feedback(self, size: int) -> None:
-        """Raises SettingError where error feedback on vectors of ``size`` numbers may keep ever more."""
+        """Raises SettingError where what is left out of vectors of ``size`` numbers, and kept, may grow for ever."""
 
     def compress(self, update: Updates, words: jax.Array) -> Updates:
         """An update as the server decodes it.
@@ -147,9 +147,10 @@ class qsgd(Compressor):  # noqa: N801
             self.levels**2 > size,
             "the compression's levels",
             self.levels,
-            f"above {math.isqrt(size):,} with error_feedback, the square root of the model's {size:,} parameters",
-            "Coarser levels may miss a vector by more than its length, so that what clients keep would grow without "
-            "bound. QSGD is right in the mean, and does without error_feedback.",
+            f"above {math.isqrt(size):,}, the square root of the model's {size:,} parameters, where what it leaves "
+            "out is kept: by error_feedback, EF21 or QAFeL's broadcast",
+            "Coarser levels may miss a vector by more than its length, so that what is kept would grow without "
+            "bound. Updates that are sent without any of these need no more levels: QSGD is right in the mean.",
         )
 
 

@@ -1,11 +1,10 @@
 """What a schedule costs in communication and memory."""
 
-import numbers
 from typing import NamedTuple
 
 import numpy as np
 
-from jafl.base.errors import require, whole_number
+from jafl.base.errors import is_whole_number, require, whole_number
 from jafl.diagnostics.checks import check_has_trips
 from jafl.records import EventSchedule
 
@@ -128,6 +127,5 @@ def costs(
 
 def _whole_bytes(name: str, value: int) -> int:
     """``value`` as an int, which may be above 2**31, unlike other whole numbers."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    require(whole and value >= 0, name, value, "a whole number of at least 0")
+    require(is_whole_number(value) and value >= 0, name, value, "a whole number of at least 0")
     return int(value)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import SettingError, choose, refusal, require
+from jafl.base.errors import SettingError, choose, is_whole_number, refusal, require
 from jafl.base.step_scale import is_scale
 from jafl.privacy.accounting import READINGS, PrivacyReport, account
 from jafl.privacy.clipping import clip, plain_norm, wide
@@ -132,8 +132,7 @@ def private(
 
 
 def _seed(noise_seed: Any) -> int | None:
-    whole = isinstance(noise_seed, (int, np.integer)) and not isinstance(noise_seed, bool)
-    fits = noise_seed is None or whole and 0 <= int(noise_seed) < 2**64
+    fits = noise_seed is None or is_whole_number(noise_seed) and 0 <= int(noise_seed) < 2**64
     remedy = "Left out, it is drawn."
     require(fits, "noise_seed", noise_seed, "a whole number, at least 0 and below 2**64", remedy)
     return None if noise_seed is None else int(noise_seed)

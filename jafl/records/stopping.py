@@ -14,15 +14,24 @@ FORMS = "'test_accuracy>=0.95', 'test_loss<=0.3' or 'test_loss stalls 5'"
 _FORM = re.compile(rf"\s*([\w.-]+?)\s*(?:(>=|<=|>|<)\s*(\S+)|\s{STALLS}\s+(\S+))\s*")
 # What ends so is the better, the larger it is, or the smaller.
 LARGER, SMALLER = ("accuracy",), ("loss", "perplexity")
+# A mean over clients of such a measure, or over the worst tenth of them, is the better where the measure is.
+_OVER_CLIENTS = re.compile(r"(client_.*)_(?:mean|worst_tenth)")
 
 
 def larger_is_better(setting: str, value: str, column: str) -> bool:
     """Whether larger values of a column are better; SettingError, of ``setting``, where its name does not tell."""
+    measure = _measure(column)
     allowed = (
         f"of a column whose name ends in {', '.join((*LARGER, *SMALLER))}: others do not tell what is better"
     )
-    require(column.endswith((*LARGER, *SMALLER)), setting, value, allowed)
-    return column.endswith(LARGER)
+    require(measure.endswith((*LARGER, *SMALLER)), setting, value, allowed)
+    return measure.endswith(LARGER)
+
+
+def _measure(column: str) -> str:
+    """What a column measures: of a mean over clients its name without that."""
+    over_clients = _OVER_CLIENTS.fullmatch(column)
+    return over_clients[1] if over_clients else column
 
 
 def check_measured(
@@ -68,7 +77,7 @@ class StopWhen(NamedTuple):
             larger_is_better("stop_when", text, column)
             return cls(text, column, STALLS, value)
         require(math.isfinite(value), "stop_when", text, f"a comparison with a finite number, as {FORMS}")
-        if column.endswith("accuracy"):
+        if _measure(column).endswith(LARGER):
             require(
                 0 <= value <= 1, "stop_when", text, "a comparison with a number from 0 to 1: 95 % is 0.95"
             )

@@ -1,7 +1,6 @@
 """Asynchronous buffered training: a fixed number of clients train at any time, K arrivals make a server step."""
 
 import math
-import numbers
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import choose, is_number, real_number, require, true_or_false, whole_number
+from jafl.base.errors import (
+    choose,
+    is_number,
+    is_whole_number,
+    real_number,
+    require,
+    true_or_false,
+    whole_number,
+)
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import (
     as_availability,
@@ -229,7 +236,7 @@ def _check_dynamic(dynamic: bool, local_steps: Any, least: int) -> None:
         require(least == 1, "least_local_steps", least, "left out without dynamic_local_updates", remedy)
         return
     allowed = "a whole number of at least 1 with dynamic_local_updates, the steps of the fastest client"
-    require(isinstance(local_steps, numbers.Integral), "local_steps", local_steps, allowed)
+    require(is_whole_number(local_steps), "local_steps", local_steps, allowed)
     whole_number("least_local_steps", least, 1)
     require(least <= local_steps, "least_local_steps", least, f"at most local_steps, {local_steps}")
 

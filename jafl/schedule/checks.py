@@ -1,8 +1,6 @@
 """Checks that all protocols share."""
 
-import numbers
-
-from jafl.base.errors import require, whole_number
+from jafl.base.errors import is_whole_number, require, whole_number
 from jafl.schedule.delays import Delay
 
 
@@ -10,7 +8,7 @@ def check_clients(num_clients: int, setting: str, training: int) -> None:
     """Raises SettingError unless there are clients, at least ``training`` of them."""
     whole_number("num_clients", num_clients, 1)
     require(
-        isinstance(training, numbers.Integral) and 1 <= training <= num_clients,
+        is_whole_number(training) and 1 <= training <= num_clients,
         setting,
         training,
         f"between 1 and the number of clients, {num_clients}",
@@ -26,7 +24,7 @@ def check_delay_and_seed(delay: Delay, seed: int) -> None:
         delay,
         "a law of jafl.delays, jafl.delays.exponential(1.0) for example",
     )
-    require(isinstance(seed, numbers.Integral), "seed", seed, "a whole number")
+    require(is_whole_number(seed), "seed", seed, "a whole number")
 
 
 def steps_within(

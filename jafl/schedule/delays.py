@@ -25,6 +25,7 @@ import numpy as np
 from jafl.base.errors import (
     SettingError,
     is_number,
+    is_whole_number,
     real_number,
     refusal,
     require,
@@ -380,7 +381,7 @@ class groups(Delay):  # noqa: N801
         for pair in self.members:
             require(isinstance(pair, (list, tuple)) and len(pair) == 2, "members", pair, allowed, remedy)
             count, law = pair
-            fits = isinstance(count, numbers.Integral) and count >= 1 and isinstance(law, Delay)
+            fits = is_whole_number(count) and count >= 1 and isinstance(law, Delay)
             require(fits, "members", pair, "(clients >= 1, a delay)")
 
     def inside(self):

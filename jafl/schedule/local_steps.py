@@ -34,9 +34,10 @@ def check_local_steps(local_steps: Any, num_clients: int) -> None:
     fits = steps.dtype.kind in "iu" and steps.shape == (num_clients,)
     allowed = f"a whole number, one for each of the {num_clients} clients, or a law of jafl.delays"
     require(fits, "local_steps", local_steps, allowed)
-    wrong = np.flatnonzero(steps < 0)
+    wrong = np.flatnonzero((steps < 0) | (steps >= 2**31))
     if wrong.size:
-        require(False, f"local_steps of client {wrong[0]}", int(steps[wrong[0]]), "at least 0")
+        allowed = "at least 0, and below 2**31"
+        require(False, f"local_steps of client {wrong[0]}", int(steps[wrong[0]]), allowed)
     require(steps.any(), "local_steps", local_steps, "above 0 for some client", "Nobody would train.")
 
 

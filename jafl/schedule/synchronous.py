@@ -2,7 +2,6 @@
 
 import functools
 import math
-import numbers
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import choose, real_number, require, whole_number
+from jafl.base.errors import choose, is_whole_number, real_number, require, whole_number
 from jafl.base.given_arrays import as_array
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_availability, as_delay, check_dropout, check_failure_rate
@@ -210,7 +209,7 @@ def _started(num_clients: int, cohort_size: int | None, over_selection: float) -
     allowed = "at least 0 and finite"
     real_number("over_selection", over_selection, lambda share: 0 <= share < math.inf, allowed)
     require(
-        isinstance(cohort_size, numbers.Integral) and cohort_size >= 1,
+        is_whole_number(cohort_size) and cohort_size >= 1,
         "cohort_size",
         cohort_size,
         f"between 1 and the number of clients, {num_clients}",

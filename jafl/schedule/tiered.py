@@ -1,14 +1,13 @@
 """FedAT's tiers: clients of like speed make synchronous rounds, each tier at its own pace (Chai et al., SC 2021)."""
 
 import heapq
-import numbers
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.errors import require, whole_number
+from jafl.base.errors import is_whole_number, require, whole_number
 from jafl.base.given_arrays import as_array
 from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_delay
@@ -71,7 +70,7 @@ def tiered(
     law.check_clients(num_clients)
     tier = _tier_of_each_client(tiers, num_clients, law, seed)
     smallest = int(np.bincount(tier).min())
-    fits = isinstance(cohort_size, numbers.Integral) and 1 <= cohort_size <= smallest
+    fits = is_whole_number(cohort_size) and 1 <= cohort_size <= smallest
     remedy = "Lower cohort_size, or take fewer tiers."
     allowed = f"between 1 and {smallest}, the clients of the smallest tier"
     require(fits, "cohort_size", cohort_size, allowed, remedy)
@@ -84,7 +83,7 @@ def _tier_of_each_client(
     tiers: int | Sequence[int] | np.ndarray, clients: int, law: Delay, seed: int
 ) -> np.ndarray:
     """[N] int32: as given, or by the durations of first trips; SettingError for what gives none."""
-    if isinstance(tiers, (int, np.integer)):
+    if is_whole_number(tiers):
         fits = 1 <= tiers <= clients
         require(
             fits, "tiers", tiers, f"between 1 and the number of clients, {clients}, or one for each client"
@@ -97,7 +96,9 @@ def _tier_of_each_client(
     given = as_array("tiers", tiers)
     fits = given.dtype.kind in "iu" and given.shape == (clients,) and given.min() >= 0
     require(fits, "tiers", tiers, f"a number of tiers, or one for each of the {clients} clients, from 0 on")
-    missing = np.setdiff1d(np.arange(given.max() + 1), given)
+    # Among as many numbers as there are clients: a number far beyond them takes no memory.
+    present = np.unique(given)
+    missing = np.flatnonzero(present != np.arange(len(present)))
     if missing.size:
         remedy = "Number the tiers without gaps, the fastest 0."
         require(

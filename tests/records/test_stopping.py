@@ -22,6 +22,8 @@ def first_met(text, values, column):
         (" test_loss<0.3 ", [2.0, 0.3, 0.3], None),
         ("test_loss stalls 2", [2.0, 1.0, 1.0, 0.9, 0.9, 1.1, 0.1], 5),
         ("test_accuracy stalls 1", [0.1, 0.2, 0.2, 0.3], 2),
+        ("client_accuracy_mean stalls 1", [0.1, 0.2, 0.3, 0.3], 3),
+        ("client_personal_loss_worst_tenth stalls 1", [3.0, 2.0, 1.0, 1.0], 3),
         ("test_perplexity stalls 2", [9.0, None, float("nan"), 8.0], 2),
     ],
 )
@@ -42,6 +44,8 @@ def test_the_first_evaluation_that_meets_a_condition(text, values, place):
         ("test_loss<=inf", "finite number"),
         ("test_loss<=much", "finite number"),
         ("test_accuracy>=95", "95 % is 0.95"),
+        ("client_accuracy_mean>=95", "95 % is 0.95"),
+        ("client_accuracy_std stalls 2", "name ends in accuracy"),
         ("test_accuracy>=-0.1", "from 0 to 1"),
         ("test_loss stalls 0", "at least 1"),
         ("test_loss stalls 2.5", "at least 1"),

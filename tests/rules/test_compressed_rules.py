@@ -142,9 +142,9 @@ def test_runs_of_a_group_train_as_each_does_alone(rule: Any, together: bool):
             {"compression": HALF, "error_feedback": True},
             "error_feedback is True, but must be False with correction='ef21'",
         ),
-        (rules.ef21(), {"compression": compression.qsgd(1)}, "levels is 1, but must be above"),
+        (rules.ef21(), {"compression": compression.qsgd(1)}, "levels is 1, but must be above .* EF21"),
         (rules.qafel("top_k"), {}, "compression is 'top_k', but must be a compressor"),
-        (rules.qafel(compression.qsgd(1)), {}, "levels is 1, but must be above"),
+        (rules.qafel(compression.qsgd(1)), {}, "levels is 1, but must be above .* QAFeL's broadcast"),
         (rules.qafel(), {"correction": None}, "correction is None, but must be 'qafel'"),
         (
             rules.fedbuff(),

@@ -258,6 +258,7 @@ def test_trips_of_dynamic_updates_take_as_long_up_to_one_step():
         ({"local_steps": [0] * CLIENTS}, ("local_steps is", "above 0 for some client", "Nobody would train")),
         ({"local_steps": [1, 2]}, ("local_steps is [1, 2]", "one for each of the 9 clients")),
         ({"local_steps": [-1] + [2] * 8}, ("local_steps of client 0 is -1", "at least 0")),
+        ({"local_steps": [2**32 + 1] + [2] * 8}, ("local_steps of client 0 is 4294967297", "below 2**31")),
         ({"local_steps": [0] + [2] * 8}, ("delay is", "client 0 always takes 0", "Time would stand still")),
         ({"local_steps": "all"}, ("local_steps.dtype is", "a type of numbers, not texts")),
         (

@@ -14,6 +14,8 @@ STOPS = "must be given one without the other"
 
 BAD_BUFFERED = {
     "concurrency above N": ({"concurrency": 11}, "concurrency is 11", BETWEEN, "Lower concurrency"),
+    "a truth value for a number": ({"concurrency": True}, "concurrency is True", BETWEEN),
+    "a truth value for a seed": ({"seed": True}, "seed is True", "a whole number"),
     "nobody in flight": ({"concurrency": 0}, "concurrency is 0", BETWEEN),
     "concurrency below 0": ({"concurrency": -1}, "concurrency is -1", BETWEEN),
     "no clients": ({"num_clients": 0}, "num_clients is 0", "at least 1"),

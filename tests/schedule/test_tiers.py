@@ -101,6 +101,9 @@ def test_each_tier_has_the_count_of_the_opposite_one_as_its_weight():
         ({"tiers": 7}, "tiers is 7"),
         ({"tiers": [0, 1, 0]}, "a number of tiers, or one for each of the 6 clients, from 0 on"),
         ({"tiers": [0, 0, 0, 2, 2, 2]}, "tier 1 has none"),
+        ({"tiers": [0, 0, 0, 0, 0, 2**40]}, "tier 1 has none"),
+        ({"tiers": True}, "a number of tiers"),
+        ({"cohort_size": True}, "cohort_size is True, but must be between 1 and 3"),
         ({"tiers": [0, 0, 0, 0, 0, 1]}, "cohort_size is 2, but must be between 1 and 1"),
         (
             {"cohort_size": 4},
