@@ -84,8 +84,8 @@ PRESETS["qafel"] = {
 PRESETS["fedcompass"] = {
     "protocol": "compass",
     "local_steps": "scheduled",
-    "learning_rate": 0.1,
-    "server_learning_rate": 0.9,
+    "learning_rate": 0.3,
+    "server_learning_rate": 3.0,
 }
 # FedProx at the clients (the paper takes 0.4).
 PRESETS["fedat"] = {
@@ -153,7 +153,7 @@ PRESETS["rennala_without_stops"] = {
 } | {"protocol.staleness_limit": 0}
 PRESETS["malenia"] = {
     **ON_GRADIENTS,
-    "server_learning_rate": 0.3,
+    "server_learning_rate": 1.0,
     "protocol.step_when": "harmonic_mean",
     "protocol.cancel_at_step": True,
 }
