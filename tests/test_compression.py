@@ -500,3 +500,9 @@ def test_what_comes_with_model_and_update_is_counted(rule: Any, options: Any, ve
         vectors[0] * model_bytes,
         vectors[1] * model_bytes,
     )
+
+
+def test_a_single_number_of_the_model_is_sent_and_one_of_the_rule_is_not():
+    params = {"weights": jnp.zeros(3), "scale": jnp.float32(1)}
+    work = jafl.client_work(MODEL, learning_rate=0.1, local_steps=2, correction="feddyn").build()
+    assert exchanged_bytes(rules.feddyn().build(), work, params, 3) == (16, 16)

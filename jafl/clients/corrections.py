@@ -3,6 +3,7 @@
 Letters: x the downloaded model, y the model in training, g(y) a minibatch gradient, Q the local steps of a trip.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -139,22 +140,31 @@ def exchanged_bytes(rule: Rule, work: ClientWork, params: Params, num_clients: i
     vectors each way. Single numbers are settings, which clients know. QAFeL's hidden model takes the place of the
     model; that its server sends compressed changes of it after every step is not counted. Nor is what a user's own
     work hands over beside its update.
+
+    Returns:
+      (download, upload), in bytes of one client's trip.
     """
     correction = CORRECTIONS[work.correction] if work.correction else Correction()
 
     def exchange(params):
         broadcast = rule.broadcast(rule.init(params, num_clients)) if rule.broadcast else None
-        downloaded = params if correction.start else (params, broadcast)
-        if correction.end is None:
-            return downloaded, None
-        return downloaded, correction.end(params, broadcast, params, params, params)[0]
+        sent = None
+        if correction.end is not None:
+            sent, _ = correction.end(params, broadcast, params, params, params)
+        return params, None if correction.start else broadcast, sent
 
-    downloaded, sent = map(_num_bytes, jax.eval_shape(exchange, params))
-    return downloaded, sent + (work.compression.bytes(params) if work.compression else _num_bytes(params))
+    model, broadcast, sent = jax.eval_shape(exchange, params)
+    update = work.compression.bytes(params) if work.compression else _num_bytes(model)
+    return _num_bytes(model) + _num_bytes(_arrays(broadcast)), update + _num_bytes(_arrays(sent))
 
 
-def _num_bytes(tree: ArrayTree) -> int:
-    return sum(int(np.size(leaf)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if np.ndim(leaf))
+def _arrays(tree: Any) -> list[Any]:
+    """The leaves of a pytree that are no single numbers."""
+    return [leaf for leaf in jax.tree.leaves(tree) if np.ndim(leaf)]
+
+
+def _num_bytes(shapes: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def check_correction(correction: str | None, compression: Any, error_feedback: bool) -> None:

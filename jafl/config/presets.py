@@ -23,6 +23,7 @@ COMMON: dict[str, Any] = {
 ON_GRADIENTS = {"learning_rate": 1.0, "local_steps": 1}
 
 # The learning rates come from one equal search over several worlds; experiments/tools/benchmarks/README.md has it.
+# Those without a row in its table have their nearest relative's rates, or the paper's.
 PRESETS: dict[str, dict[str, Any]] = {
     "fedbuff": {"learning_rate": 0.3, "server_learning_rate": 1.0},
     "fedasync": {"learning_rate": 1.0, "server_learning_rate": 0.3},

@@ -306,7 +306,7 @@ def check_plan(schedule: EventSchedule, plan: ExecutionPlan, *, client_state: bo
             f"Make the plan with jafl.in_waves(schedule, width{form}, client_state=True), or with "
             "jafl.trip_by_trip."
         )
-        require(not early.size, name, early[:1], "none where clients keep a state", remedy)
+        require(not early.size, name, early[:1].tolist(), "none where clients keep a state", remedy)
 
 
 def computes(schedule: EventSchedule, plan: ExecutionPlan) -> bool:
