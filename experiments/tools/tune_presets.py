@@ -96,12 +96,12 @@ RATES = {
     "cgad": (CLIENTS, (0.01, 0.03, 0.1)),
     "asyncfeded": (MORE_CLIENTS, OF_A_MEAN),
     "port": (MORE_CLIENTS, OF_A_MEAN),
-    "fedcompass": (CLIENTS, (0.3, 0.9, 3.0)),
+    "fedcompass": ((*CLIENTS, 1.0), (0.3, 0.9, 3.0, 10.0)),
     "mifa": (MORE_CLIENTS, (*OF_A_MEAN, 10.0)),
     "diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.3, 0.7, 1.0)),
     "async_diloco": ((1e-4, 4e-4, 1e-3, 3e-3), (0.1, 0.3, 0.7)),
     "scaffold": (MORE_CLIENTS, (*OF_A_MEAN, 10.0)),
-    "feddyn": (MORE_CLIENTS[:3], (1.0,)),
+    "feddyn": (MORE_CLIENTS, (1.0,)),
     "masfl": (MORE_CLIENTS, (0.03, 0.1, 0.3, 1.0)),
     # Steps of length 1 at the clients, whose mean the server takes.
     "adamasfl": ((0.01, 0.03, 0.1), OF_A_MEAN),
@@ -125,7 +125,7 @@ GRADIENT_RATES = {
     "ringmaster_with_stops": OF_EACH_GRADIENT,
     "rennala": OF_MEAN_GRADIENTS,
     "rennala_without_stops": OF_MEAN_GRADIENTS,
-    "malenia": OF_MEAN_GRADIENTS,
+    "malenia": (*OF_MEAN_GRADIENTS, 3.0),
     "ringleader": OF_EACH_GRADIENT,
     "generalized_async_sgd": OF_EACH_GRADIENT,
     "dude_asgd": OF_EACH_GRADIENT,
@@ -219,6 +219,8 @@ def search(algorithm: str, done: set[tuple], loaded: DataCache) -> Iterator[list
         pairs = [
             pair for pair in PAIRS[algorithm] if any((algorithm, place, pair) not in done for place in group)
         ]
+        if not pairs:
+            continue  # all of these places have ended; others of this algorithm have not
         limit = group_limit([experiment.run for experiment in group.values()] * len(pairs))
         for part in evenly(pairs, max(1, limit // len(group))):
             runs = [

@@ -92,12 +92,14 @@ def test_every_world_is_one_that_every_algorithm_takes(algorithm):
 @pytest.mark.full
 def test_the_search_measures_what_simulate_does_and_goes_on_where_it_was_stopped(monkeypatch):
     tiny = {"client_trips": 300, "num_clients": 20, "concurrency": 5, "model": "softmax"}
-    monkeypatch.setattr(tune_presets, "WORLDS", {"tiny": tiny, "skewed": tiny | {"partition.alpha": 0.05}})
+    by_time = tiny | {"protocol": "asynchronous(step_every=4)"}  # as many trips a step as the seed brings
+    worlds = {"tiny": tiny, "skewed": tiny | {"partition.alpha": 0.05}, "by time": by_time}
+    monkeypatch.setattr(tune_presets, "WORLDS", worlds)
     pairs = [(0.1, 1.0), (0.3, 1.0), (1e3, 1e38)]
     monkeypatch.setitem(tune_presets.PAIRS, "fedbuff", pairs)
     loaded = DataCache()
     trials = [one for ended in tune_presets.search("fedbuff", set(), loaded) for one in ended]
-    assert len(trials) == len(pairs) * 2 * len(tune_presets.SEEDS)
+    assert len(trials) == len(pairs) * len(worlds) * len(tune_presets.SEEDS)
     assert all((one.accuracy is None) == (one.rates == pairs[2]) for one in trials)
     experiment = tune_presets.seed_experiments("skewed", "fedbuff", loaded)[
         Place("skewed", tune_presets.SEEDS[1])
@@ -111,4 +113,7 @@ def test_the_search_measures_what_simulate_does_and_goes_on_where_it_was_stopped
     done = {(one.algorithm, one.place, one.rates) for one in trials[1:]}
     (again,) = tune_presets.search("fedbuff", done, loaded)
     assert trials[0] in again
-    assert not list(tune_presets.search("fedbuff", done | {trials[0][:3]}, loaded))
+    done = {(one.algorithm, one.place, one.rates) for one in trials}
+    assert not list(tune_presets.search("fedbuff", done, loaded))
+    (again,) = tune_presets.search("fedbuff", done - {("fedbuff", Place("by time", 101), pairs[0])}, loaded)
+    assert [one.place for one in again] == [Place("by time", 101)]
