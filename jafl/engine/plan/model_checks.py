@@ -12,9 +12,10 @@ from jafl.base.precision import check_precision
 from jafl.base.random_keys import check_draws_by_keys
 from jafl.data import Federation
 from jafl.models import Model
+from jafl.models.label_checks import check_labels, check_values
 from jafl.models.network import explain
 from jafl.models.networks import Functions
-from jafl.models.tasks import as_task, check_labels, check_values
+from jafl.models.tasks import as_task
 from jafl.records import Params
 
 
