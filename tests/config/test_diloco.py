@@ -14,6 +14,7 @@ SMALL = {
     "model": "softmax",
     "precision": "float64",
     "learning_rate": 0.02,
+    "server_learning_rate": 0.7,
 }
 RATE, DECAY, MOMENTUM, OUTER = 0.02, 0.1, 0.9, 0.7
 
