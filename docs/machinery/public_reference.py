@@ -303,7 +303,7 @@ def _rule(name: str) -> str:
             source,
             _explained(f"jafl.rules.{name}"),
             "## Default settings",
-            "Where its table has them, the learning rates come from "
+            "The learning rates come from "
             "[one equal search over ten worlds]"
             "(../../experiments/tools/benchmarks/README.md#default-learning-rates).",
             _table(

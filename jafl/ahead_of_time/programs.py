@@ -11,11 +11,12 @@ import jax
 from jafl import engine
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.base.errors import SettingError
-from jafl.engine.matrix import matrix_program, segment_loop
+from jafl.engine.matrix import matrix_carry, matrix_program, segment_loop
 from jafl.engine.matrix.matrix_program import MatrixRun
-from jafl.engine.plan.compatibility import check_model_precision, check_types
+from jafl.engine.plan.compatibility import check_types
 from jafl.engine.plan.device_memory import CompiledMemory, ran_out_of_memory, read_compiled_memory
 from jafl.engine.plan.make_program import allocation
+from jafl.engine.plan.model_checks import check_model_precision
 from jafl.engine.plan.preparation import Preparation, carry_shardings, prepare
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan
@@ -146,21 +147,13 @@ def _matrix_program(topology: Topology, preparation: Preparation) -> tuple[Any, 
     layout = matrix_program.make_layout([run], placement)
     alone = placement._replace(trips_folded_together=0, lanes=0)
     program = matrix_program.make_matrix_program(run, layout, alone)
-
-    def first_carry(params: Any) -> Any:
-        with_params = run._replace(run=run.run._replace(params=params))
-        return matrix_program.allocate([with_params], layout, program.precision)
-
-    carry = jax.eval_shape(first_carry, run.run.params)
+    carry, segments = matrix_carry.shapes([run], layout)
     if placement.devices is None:
         carry = topology.placed(carry)
     else:
         carry = jax.tree.map(
             lambda rows: shape_on(alone.entries_sharding(rows) or topology.everywhere(alone), rows), carry
         )
-    dtype = jax.tree.leaves(run.run.params)[0].dtype
-    with_steps = run.program.training.trips.local_steps is not None
-    segments = matrix_program.shapes_of_segments(layout, 1, dtype, local_steps=with_steps)
     examples = program.data.x
     program, segments = topology.placed((program, segments), placement)
     return segment_loop.run, _with_examples_apart(program, examples), carry, segments, 0

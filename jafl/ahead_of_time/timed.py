@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError
-from jafl.engine.plan.compatibility import check_model_precision
+from jafl.engine.plan.model_checks import check_model_precision
 from jafl.engine.plan.preparation import prepare
 from jafl.engine.plan.run import Run
 from jafl.simulation.make_run_group import make_run_group

@@ -12,10 +12,13 @@ A source is a data set with a common test set; ``SOURCES`` and ``PARTITIONS`` ho
 import functools
 from collections.abc import Callable
 
-from jafl.data.federation import Federation, HeldOut, Partition, Source, federate
+from jafl.data.client_splits import hold_out
+from jafl.data.federation import Federation, federate
 from jafl.data.normalization import NORMALIZATIONS, Normalization
+from jafl.data.partition import HeldOut, Partition
 from jafl.data.partitions import PARTITIONS, dirichlet, iid, label_groups, labels_per_client, natural
 from jafl.data.server_examples import keep_for_server
+from jafl.data.source import Source
 from jafl.data.sources.celeb_a import celeb_a
 from jafl.data.sources.digits import digits
 from jafl.data.sources.femnist import FORMS, femnist
@@ -29,7 +32,6 @@ from jafl.data.sources.python_source import python_source, python_source_digest
 from jafl.data.sources.sentiment140 import sentiment140
 from jafl.data.sources.shakespeare import shakespeare
 from jafl.data.sources.synthetic import synthetic
-from jafl.data.splits import hold_out
 
 # All data sets: ``name(..., data_seed) -> Source``, ready to be divided among clients.
 SOURCES: dict[str, Callable[..., Source]] = {

@@ -6,8 +6,10 @@ import numpy as np
 
 from jafl.base.errors import require, whole_number
 from jafl.data.checks import generator
-from jafl.data.federation import Source, client_offsets
-from jafl.data.splits import client_examples, source_fields, split_clients
+from jafl.data.client_splits import client_examples, split_clients
+from jafl.data.partition import client_offsets
+from jafl.data.source import Source
+from jafl.data.splits import source_fields
 from jafl.data.words import PADDING, SPECIAL, UNKNOWN
 
 NO_LABEL = -1  # at places that count nowhere: neither in a loss nor among a client's labels

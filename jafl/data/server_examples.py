@@ -7,7 +7,8 @@ import numpy as np
 
 from jafl.base.errors import SettingError, require
 from jafl.data.checks import generator, whole_number
-from jafl.data.federation import Partition, Source
+from jafl.data.partition import Partition
+from jafl.data.source import Source
 from jafl.data.splits import source_fields
 
 _SERVER = 203  # the random stream of this draw

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 # Type checkers and editors do not follow ``__getattr__``: for them the names are imported here.
 if TYPE_CHECKING:
+    from jafl.engine.loop.first_carry import allocate, step_of_first_trip
     from jafl.engine.loop.program import Arrivals, Carry, Program, Server, Steps, Trained, Training, Trips
-    from jafl.engine.loop.server_steps import allocate, run, step_of_first_trip
+    from jafl.engine.loop.server_steps import run
     from jafl.engine.loop.trip import train_trip
 
 __all__ = [
@@ -31,7 +32,8 @@ _HOME = {
     **dict.fromkeys(
         ("Arrivals", "Carry", "Program", "Server", "Steps", "Trained", "Training", "Trips"), "program"
     ),
-    **dict.fromkeys(("allocate", "run", "step_of_first_trip"), "server_steps"),
+    **dict.fromkeys(("allocate", "step_of_first_trip"), "first_carry"),
+    "run": "server_steps",
     "train_trip": "trip",
 }
 

@@ -13,7 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jafl.base import processes
 from jafl.base.errors import require, whole_number
-from jafl.engine.forms.rows import ROWS, AcceleratorRows
+from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.rows import ROWS
 
 DEVICES = "devices"  # the name of the mesh's one axis
 SMALL = 2**14  # entries of an array that is summed over devices with others

@@ -4,7 +4,8 @@ from jafl.schedule import availability, delays
 from jafl.schedule.asynchronous import asynchronous
 from jafl.schedule.availability import AVAILABILITIES, Availability
 from jafl.schedule.compass import compass
-from jafl.schedule.delays import DELAYS, Delay
+from jafl.schedule.delay import Delay
+from jafl.schedule.delays import DELAYS
 from jafl.schedule.drawn_staleness import drawn_staleness
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.open_arrivals import open_arrivals

@@ -28,7 +28,8 @@ from jafl.schedule.arguments import (
 )
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
-from jafl.schedule.delays import Delay, first_per_step
+from jafl.schedule.compound_delays import first_per_step
+from jafl.schedule.delay import Delay
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits

@@ -1,7 +1,7 @@
 """Checks that all protocols share."""
 
 from jafl.base.errors import is_whole_number, require, whole_number
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 
 
 def check_clients(num_clients: int, setting: str, training: int) -> None:

@@ -13,7 +13,7 @@ from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_with
 from jafl.schedule.cohorts import limited_cohorts
 from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, generator
 from jafl.schedule.durations import Table, draw_durations
 from jafl.schedule.limits import Limits, check_limits, make_limits

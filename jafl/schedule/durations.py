@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.errors import require
-from jafl.schedule.delays import Delay, NoSuchTrip, Parts, checked_durations
+from jafl.schedule.delay import Delay, NoSuchTrip, Parts, checked_durations
 
 
 class Table:

@@ -13,7 +13,8 @@ import numpy as np
 from jafl.base.errors import require, whole_number
 from jafl.base.given_arrays import as_array
 from jafl.records import EventSchedule
-from jafl.schedule.delays import Delay, own_seed
+from jafl.schedule.compound_delays import own_seed
+from jafl.schedule.delay import Delay
 from jafl.schedule.draws import LOCAL_STEPS
 from jafl.schedule.durations import Durations, PartsTable, Table, fast_view
 

@@ -11,18 +11,12 @@ from jafl.base.described import described
 from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule import delays
-from jafl.schedule.arguments import (
-    as_availability,
-    as_delay,
-    check_dropout,
-    check_failure_rate,
-    check_flags,
-)
+from jafl.schedule.arguments import as_availability, as_delay, check_dropout, check_failure_rate, check_flags
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences, with_measured_concurrency
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, STARTS, generator
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import draw_durations

@@ -12,7 +12,7 @@ from jafl.schedule.arguments import as_delay
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.cohorts import fixed_cohorts
 from jafl.schedule.columns import discarded_trips, inflight_trips
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 from jafl.schedule.durations import draw_parts
 
 

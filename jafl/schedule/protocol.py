@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jafl.schedule.availability import Availability
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 from jafl.schedule.dropout import Dropout
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")

@@ -13,7 +13,7 @@ from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_delay
 from jafl.schedule.checks import check_delay_and_seed, steps_within
 from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, generator
 from jafl.schedule.durations import Durations, draw_durations
 

@@ -31,7 +31,7 @@ import numpy as np
 from jafl.base.array_files import ArrayFileError, read_archive
 from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, require
-from jafl.schedule.delays import Delay, NoSuchTrip
+from jafl.schedule.delay import Delay, NoSuchTrip
 
 CLIENT = "a whole number, at least 0 and below 2**31"
 

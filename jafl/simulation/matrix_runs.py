@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.engine.devices import Placement, at_hand, put
-from jafl.engine.matrix import matrix_program, segment_loop
-from jafl.engine.matrix.matrices import Layout
+from jafl.engine.matrix import matrix_carry, matrix_program, segment_loop
+from jafl.engine.matrix.matrix_chunks import ChunkMaker, PreparedChunk, stack_chunks
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
-from jafl.engine.matrix.matrix_program import ChunkMaker, MatrixRun, PreparedChunk
-from jafl.engine.matrix.segment_loop import MatrixCarry, MatrixProgram
+from jafl.engine.matrix.matrix_program import MatrixRun
+from jafl.engine.matrix.records import Layout, MatrixCarry, MatrixProgram
 from jafl.engine.plan.device_memory import CompiledMemory, Forecast
 from jafl.engine.plan.preparation import Preparation, place_program
 from jafl.records import Params
@@ -60,7 +60,7 @@ class MatrixRuns(RunGroup):
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast
         self._layout = matrix_program.make_layout(self._runs, placement)
         self._program = _placed_program(self._runs, self._layout, placement)
-        carry = matrix_program.allocate(self._runs, self._layout, self._program.precision)
+        carry = matrix_carry.allocate(self._runs, self._layout, self._program.precision)
         trips = max(run.run.schedule.num_trips for run in self._runs)
         # In the type in which the device will give them: it depends on the precision of the runs.
         losses = jnp.zeros((len(self._runs), trips), jax.tree.leaves(carry.lasting)[0].dtype)
@@ -148,9 +148,7 @@ class MatrixRuns(RunGroup):
         ]
         # Runs whose chunk is shorter have empty segments up to this one.
         count = max(chunk.chunk.count if chunk else 0 for chunk in chunks)
-        self._device, losses = segment_loop.run(
-            self._program, self._device, matrix_program.stack_chunks(segments), count
-        )
+        self._device, losses = segment_loop.run(self._program, self._device, stack_chunks(segments), count)
         for number, chunk in enumerate(chunks):
             if chunk is not None:
                 arrays = chunk.chunk.arrays
@@ -191,7 +189,7 @@ class MatrixRuns(RunGroup):
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
-        nothing = matrix_program.stack_chunks([maker.nothing() for maker in self._makers])
+        nothing = stack_chunks([maker.nothing() for maker in self._makers])
         return memory_after_compiling(lambda: segment_loop.run.lower(self._program, self._device, nothing, 0))
 
 

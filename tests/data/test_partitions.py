@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from refusals import refuses
 
-from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client, partitions
+from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
+from jafl.data.class_counts import without_replacement
 
 # In class order, as data sets on disk often are.
 TEN_CLASSES = np.repeat(np.arange(10), 200)
@@ -325,6 +326,6 @@ def test_draws_for_all_clients_at_once_are_those_of_one_after_the_other(most):
         one.choice(size, count, replace=False, shuffle=False)
         for size, count in zip(sizes, counts, strict=True)
     ]
-    places = partitions._without_replacement(sizes, counts, all_at_once)
+    places = without_replacement(sizes, counts, all_at_once)
     np.testing.assert_array_equal(places, np.concatenate(expected))
     assert one.random() == all_at_once.random()

@@ -14,13 +14,8 @@ from jafl.base.errors import SettingError
 from jafl.config.builders.data import make_source
 from jafl.config.settings import Settings
 from jafl.data import Federation, HeldOut, Partition, Source, federate, hold_out, iid, labels_per_client
-from jafl.data.splits import (
-    fewer_for_evaluation,
-    fold_source,
-    split_clients,
-    split_source,
-    with_shuffled_labels,
-)
+from jafl.data.client_splits import split_clients
+from jafl.data.splits import fewer_for_evaluation, fold_source, split_source, with_shuffled_labels
 
 SIZES = np.array([1, 3, 2, 10, 7, 1, 4, 20, 5, 6])
 OFFSETS = np.concatenate([[0], np.cumsum(SIZES)])

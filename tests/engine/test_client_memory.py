@@ -9,7 +9,8 @@ from preparing import placed
 
 import jafl
 from jafl import rules
-from jafl.engine.forms.rows import ROWS, zero_after_write
+from jafl.engine.forms.cpu_rows import zero_after_write
+from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop import client_memory
 from jafl.rules import cached
 

@@ -13,7 +13,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.engine.plan import compatibility
+from jafl.engine.plan import optimizer_checks
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 4)).astype(np.float32)
@@ -162,10 +162,12 @@ def test_complex_values_within_a_model_of_real_parameters_train():
 def test_runs_that_differ_in_numbers_alone_are_traced_once(monkeypatch):
     """A sweep has hundreds of them, and tracing takes as long as a short run."""
     looked = []
-    of_server = compatibility.check_server_optimizer
-    monkeypatch.setattr(compatibility, "_PASSED", {})
+    of_server = optimizer_checks.check_server_optimizer
+    monkeypatch.setattr(optimizer_checks, "_PASSED", {})
     monkeypatch.setattr(
-        compatibility, "check_server_optimizer", lambda *given: looked.append(given[2]) or of_server(*given)
+        optimizer_checks,
+        "check_server_optimizer",
+        lambda *given: looked.append(given[2]) or of_server(*given),
     )
     for rate in (0.1, 0.2):
         prepare(jafl.specify(optax.sgd, rate), server=jafl.specify(optax.sgd, rate))

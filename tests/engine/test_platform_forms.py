@@ -16,7 +16,8 @@ from jafl import engine, rules
 from jafl.base.keyed_shuffle import shuffled
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.columns import packed, part
-from jafl.engine.forms.rows import ROWS, row_at, with_row
+from jafl.engine.forms.rows import ROWS
+from jafl.engine.forms.tiled_rows import row_at, with_row
 from jafl.models import max_pool, softmax_cross_entropy
 
 NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}

@@ -13,7 +13,7 @@ import reference as ref
 import jafl
 from jafl import rules
 from jafl.clients.records import ClientResult, ClientWork
-from jafl.schedule import availability, delays, events
+from jafl.schedule import availability, delays, event_state
 
 # What ``jafl.asynchronous`` calls as the reference does.
 SAME = ("num_clients", "concurrency", "buffer_size", "restart", "cancel_at_step") + (
@@ -85,7 +85,9 @@ def make_schedule(settings: dict) -> jafl.EventSchedule:
         """In the place of the draws of which those below the failure rate fail."""
         return np.array([0.0 if fails(*trip) else 1.0 for trip in zip(clients, trips, strict=True)])
 
-    with mock.patch.object(events, "keyed_uniform", failure_draws if fails else events.keyed_uniform):
+    with mock.patch.object(
+        event_state, "keyed_uniform", failure_draws if fails else event_state.keyed_uniform
+    ):
         return jafl.asynchronous(
             **arguments, delay=Durations(duration), server_steps=settings["stop_after_steps"]
         )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jafl.schedule import asynchronous, delays
-from jafl.schedule.delays import NoSuchTrip
+from jafl.schedule.delay import NoSuchTrip
 from jafl.schedule.traces import duration_trace
 
 WRAPPED = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 from jafl.schedule import asynchronous, delays, synchronous
-from jafl.schedule.delays import NoSuchTrip
+from jafl.schedule.delay import NoSuchTrip
 from jafl.schedule.traces import DurationTrace, duration_trace, read_availability
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "traces"

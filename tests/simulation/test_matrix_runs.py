@@ -14,7 +14,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 from small_runs import resumed
 
 import jafl
-from jafl.engine.matrix import linearity, matrix_program, segment_loop
+from jafl.engine.matrix import linearity, segment_loop
+from jafl.engine.matrix.matrix_chunks import stack_chunks
 from jafl.engine.plan.preparation import NoMatrixForm
 from jafl.simulation.make_run_group import make_run_group, prepare_together
 
@@ -147,7 +148,7 @@ def test_what_lanes_without_a_trip_train_is_not_read(runs, together):
     poisoned = carry._replace(
         snapshots=jax.tree.map(lambda rows: jnp.full_like(rows, jnp.nan), carry.snapshots)
     )
-    nothing = matrix_program.stack_chunks([maker.nothing() for maker in group._makers])
+    nothing = stack_chunks([maker.nothing() for maker in group._makers])
     if runs > 1:  # some run has trips
         nothing = nothing._replace(largest_wave=np.full_like(nothing.largest_wave, 3))
     after, _ = segment_loop.run(group._program, poisoned, nothing, 2)

@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 import jafl
-from jafl.engine.plan.compatibility import check_optimizers
+from jafl.engine.plan.optimizer_checks import check_optimizers
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)

@@ -29,7 +29,7 @@ import dataclasses
 import numpy as np
 
 from jafl.records import EventSchedule
-from jafl.schedule.delays import Delay
+from jafl.schedule.delay import Delay
 
 
 def check_all(

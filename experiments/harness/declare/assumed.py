@@ -19,13 +19,15 @@ import numpy as np
 
 from jafl.base.errors import choose, require
 from jafl.data import SOURCES
-from jafl.data.federation import Partition, Source, client_offsets
+from jafl.data.client_splits import client_source
 from jafl.data.normalization import LARGEST_PIXEL, normalization_named
+from jafl.data.partition import Partition, client_offsets
+from jafl.data.source import Source
 from jafl.data.sources.celeb_a import SIDE
 from jafl.data.sources.femnist import FORMS, IMAGE, with_validation
 from jafl.data.sources.images import IMAGES
 from jafl.data.sources.prepared import TEST_FRACTION
-from jafl.data.splits import client_source, split_source, stored_source
+from jafl.data.splits import split_source, stored_source
 from jafl.models import Model
 from jafl.models.transformer import TransformerClassifier, TransformerConfig
 

@@ -26,7 +26,8 @@ from experiments.tools.benchmarks.workloads import (
     overlapping_clients,
 )
 from jafl.engine.matrix import matrix_program
-from jafl.engine.matrix.matrix_program import ChunkMaker, MatrixRun
+from jafl.engine.matrix.matrix_chunks import ChunkMaker
+from jafl.engine.matrix.matrix_program import MatrixRun
 from jafl.engine.plan.preparation import prepare
 
 NAMES = flags.DEFINE_list("rules", ["fedbuff", "asgd", "fedasync", "ace", "aced", "ca2fl"], "Rules.")

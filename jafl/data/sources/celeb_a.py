@@ -12,8 +12,9 @@ from jafl.base.described import described
 from jafl.base.errors import SettingError
 from jafl.base.extras import importing
 from jafl.data.cache import Writer
-from jafl.data.federation import Source, client_offsets
 from jafl.data.normalization import PixelStatistics, normalization_named
+from jafl.data.partition import client_offsets
+from jafl.data.source import Source
 from jafl.data.sources.prepared import examples, image_from, prepared_clients
 
 SIDE = 32

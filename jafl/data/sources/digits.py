@@ -9,7 +9,7 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.extras import file_of_library, importing
 from jafl.data.checks import generator
-from jafl.data.federation import Source
+from jafl.data.source import Source
 from jafl.data.splits import check_fractions, drawn_fields
 
 # One random stream per source, so that two sources made from one seed share no random numbers; 202 to 206 are those

@@ -12,8 +12,9 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import SettingError, require
 from jafl.data.cache import Decoded, Writer, cached
-from jafl.data.federation import Partition, Source, client_offsets
 from jafl.data.normalization import LARGEST_PIXEL, PixelStatistics, normalization_named
+from jafl.data.partition import Partition, client_offsets
+from jafl.data.source import Source
 from jafl.data.sources.leaf import Client, leaf_clients, leaf_files
 from jafl.data.sources.prepared import folders
 from jafl.data.sources.sqlite_clients import fedjax_clients, fedjax_file, tff_clients, tff_file

@@ -14,8 +14,8 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import choose
 from jafl.data.cache import Writer, cached
-from jafl.data.federation import Source
 from jafl.data.normalization import PixelStatistics, normalization_named
+from jafl.data.source import Source
 from jafl.data.sources.idx import idx_examples, idx_files, idx_folder
 from jafl.data.sources.prepared import check_prepared, examples, folders, pixels_from
 from jafl.data.splits import check_own_split, split_source, stored_source

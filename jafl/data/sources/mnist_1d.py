@@ -5,7 +5,7 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import require
 from jafl.data.checks import generator, whole_number
-from jafl.data.federation import Source
+from jafl.data.source import Source
 from jafl.data.splits import check_fractions
 
 _STREAM = 205

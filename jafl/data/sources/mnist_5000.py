@@ -12,8 +12,8 @@ from jafl.base.described import described
 from jafl.base.errors import SettingError
 from jafl.base.extras import file_of_library, importing
 from jafl.data.checks import generator
-from jafl.data.federation import Source
 from jafl.data.normalization import PixelStatistics, normalization_named
+from jafl.data.source import Source
 from jafl.data.splits import check_fractions, drawn_fields
 
 _STREAM = 204

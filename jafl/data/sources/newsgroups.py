@@ -16,7 +16,7 @@ from jafl.base.described import described
 from jafl.base.errors import SettingError, whole_number
 from jafl.base.extras import importing
 from jafl.data.cache import Decoded, Writer, cached
-from jafl.data.federation import Source
+from jafl.data.source import Source
 from jafl.data.sources.prepared import cache_folder
 from jafl.data.splits import check_own_split, split_source, stored_source
 from jafl.data.words import WordNumbers, by_frequency, decode_words, wordpieces

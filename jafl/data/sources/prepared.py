@@ -15,10 +15,10 @@ import numpy as np
 from jafl.base.errors import SettingError
 from jafl.base.extras import MissingLibraryError, importing
 from jafl.data.cache import Decoded, Writer, cached
-from jafl.data.federation import Source
+from jafl.data.client_splits import check_client_split, client_source
+from jafl.data.source import Source
 from jafl.data.sources.idx import idx_files, idx_folder, ways_to_get
 from jafl.data.sources.without_tensorflow import without_bucket
-from jafl.data.splits import check_client_split, client_source
 
 # Every data set of tensorflow-datasets that jafl reads.
 PREPARED = (

@@ -12,8 +12,8 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import SettingError, choose, require, whole_number
 from jafl.data.characters import FEWEST_CHARACTERS, TEST_FRACTION, character_source
-from jafl.data.federation import Source
-from jafl.data.splits import check_client_split
+from jafl.data.client_splits import check_client_split
+from jafl.data.source import Source
 
 _STREAM = 206
 

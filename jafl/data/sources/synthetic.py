@@ -7,7 +7,8 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import require
 from jafl.data.checks import finite_number, generator, whole_number
-from jafl.data.federation import Partition, Source, client_offsets
+from jafl.data.partition import Partition, client_offsets
+from jafl.data.source import Source
 from jafl.data.splits import check_fractions
 
 _SYNTHETIC = 202  # its random stream, see ``digits``

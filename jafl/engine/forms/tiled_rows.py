@@ -101,26 +101,44 @@ def starting_with(row: jax.Array, rows: Any) -> Any:
     return jnp.where(is_first, row, jnp.zeros((), rows.dtype))
 
 
-def rows_at(rows: Any, numbers: jax.Array) -> jax.Array:
-    """[n, ...]: these rows [n], all of which exist.
+def row_at(arrays: Any, number: jax.Array, many: bool) -> Any:
+    """[*V]: row ``number`` of arrays [rows, *V]; many: see ``TiledRows.row``."""
 
-    A look-up that checks indices would copy all rows into another layout on a TPU.
-    """
-
-    def read(number):
+    def read(rows: Any) -> jax.Array:
         if is_tiled(rows):
-            return rows.row(number, many=True)
+            return rows.row(number, many)
+        # Not ``rows[number]``: its check of the number makes a TPU copy all rows into another layout.
         return lax.dynamic_index_in_dim(rows, number, keepdims=False)
 
-    return jax.vmap(read)(numbers)
+    return jax.tree.map(read, arrays, is_leaf=is_tiled)
 
 
-def with_rows(rows: Any, numbers: jax.Array, new: jax.Array) -> Any:
-    """The rows with ``new`` [n, ...] in place of these [n], all different; those past the end are dropped."""
-    if is_tiled(rows):
-        return rows.with_rows(numbers, new)
-    # The promise that rows are unique spares XLA an order among the writes.
-    return rows.at[numbers].set(new, mode="drop", unique_indices=True)
+def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
+    """Arrays [rows, *V] with ``row`` [*V] as their row ``number``."""
+
+    def write(rows: Any, value: jax.Array) -> Any:
+        if is_tiled(rows):
+            return rows.with_row(number, value)
+        return lax.dynamic_update_index_in_dim(rows, jnp.reshape(value, rows.shape[1:]), number, 0)
+
+    return jax.tree.map(write, arrays, row, is_leaf=is_tiled)
+
+
+def rows_at(arrays: Any, numbers: jax.Array) -> Any:
+    """[n, *V]: the rows of these numbers [n], all of which exist, of arrays [rows, *V]."""
+    return jax.vmap(lambda number: row_at(arrays, number, many=True))(numbers)
+
+
+def with_rows(arrays: Any, numbers: jax.Array, new: Any) -> Any:
+    """Arrays [rows, *V] with ``new`` [n, *V] in place of these [n], all different; those past the end are dropped."""
+
+    def write(rows: Any, value: jax.Array) -> Any:
+        if is_tiled(rows):
+            return rows.with_rows(numbers, value)
+        # The promise that rows are unique spares XLA an order among the writes.
+        return rows.at[numbers].set(value, mode="drop", unique_indices=True)
+
+    return jax.tree.map(write, arrays, new, is_leaf=is_tiled)
 
 
 def is_tiled(rows: Any) -> bool:

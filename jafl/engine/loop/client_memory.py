@@ -17,7 +17,9 @@ from jax import lax
 from jafl.base.errors import choose
 from jafl.base.jaxpr_dependence import dependences
 from jafl.base.keyed_shuffle import mix
-from jafl.engine.forms.rows import ROWS, AcceleratorRows, row_at
+from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.rows import ROWS
+from jafl.engine.forms.tiled_rows import row_at
 
 
 class Row(NamedTuple):

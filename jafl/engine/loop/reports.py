@@ -6,7 +6,8 @@ import jax
 
 from jafl.base.errors import require
 from jafl.base.step_scale import part_made
-from jafl.engine.forms.rows import ROWS, AcceleratorRows
+from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop.program import Program
 from jafl.records import Arrival
 

@@ -12,7 +12,7 @@ from jafl.clients.records import ClientData
 from jafl.engine import devices
 from jafl.engine.devices import Placement
 from jafl.engine.forms import columns
-from jafl.engine.forms.rows import row_at
+from jafl.engine.forms.tiled_rows import row_at
 from jafl.engine.loop import client_memory, waves
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.program import Program, Trained, Training, Version

@@ -27,7 +27,7 @@ from jafl.engine.matrix.server_operations import (
     operate,
     split_state,
 )
-from jafl.records import ArrayTree, Arrival, EventSchedule, Params, Recall, Rule
+from jafl.records import ArrayTree, Arrival, Params, Recall, Rule
 
 # Entries per axis of the small model on which factors are compared: few, so that it takes no memory however large the
 # user's model is, but enough to tell one leaf from another.
@@ -37,7 +37,7 @@ FEW = 3
 LENGTHS = (5, 7, 100_003)
 # Relative, in float64.
 TOLERANCE = 1e-9
-_SEED = 20_220_331
+SEED = 20_220_331
 
 
 class Vectors(NamedTuple):
@@ -133,75 +133,6 @@ def find_linear_form(
     return form
 
 
-def first_nonlinear_trip(
-    rule: Rule, schedule: EventSchedule, columns: Mapping[str, np.ndarray], recall: Recall | None
-) -> int | None:
-    """Finds the first trip whose fold, or whose server step, is not linear in the updates.
-
-    The rule folds random updates, other random updates, and the sums of both, side by side over the whole schedule.
-    A linear rule then has the sums of its results.
-
-    Args:
-      rule: the algorithm.
-      schedule: the events.
-      columns: {name: [J, ...]} of the rule.
-      recall: what the rule recalls, or None; recalled values are left out.
-
-    Returns:
-      The trip, or None if the rule is linear in all of them.
-    """
-    begins_step = schedule.step[1:] != schedule.step[:-1]
-    trips: Any = (schedule.client, schedule.staleness)
-    flags: Any = (np.append(True, begins_step), np.append(begins_step, True))
-    rows: Any = {name: np.asarray(column) for name, column in columns.items()}
-    weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
-
-    def vectors(key: jax.Array) -> tuple:
-        """(update, previous) three times; the last ones are the sums of the others."""
-        # Of very different sizes: a rule that clips or normalises then treats the three in different ways.
-        first, second = jax.random.normal(key, (2, 2, 5)) * jnp.array([1.0, 1e3])[:, None, None]
-        return first, second, first + second
-
-    def fold(states, number_and_key):
-        number, key = number_and_key
-        opens, closes = (flag[number] for flag in flags)
-        client, staleness = (column[number] for column in trips)
-        states_after = []
-        for state, (update, previous) in zip(states, vectors(key), strict=True):
-            arrival = Arrival(
-                update=update,
-                start=previous if rule.needs_start else None,
-                client=client,
-                staleness=staleness,
-                num_examples=jnp.int32(10),
-                batch_examples=jnp.int32(5),
-                local_steps=jnp.int32(2),
-                loss=jnp.zeros(()),
-                columns={name: column[number] for name, column in rows.items()},
-                previous=previous if rule.remembers else None,
-                stored=update if rule.remembers else None,
-            )
-            never, always = jnp.asarray(False), jnp.asarray(True)
-            operation = Operation(opens, never, always, closes, weight, previous, arrival)
-            states_after.append(operate(rule, optax.sgd(1.0), state, operation)[0])
-        # A thousand times the tolerance of one operation: rounding adds up over the trips of a schedule.
-        is_off = [
-            jnp.any(jnp.abs(a + b - both) > 1e3 * TOLERANCE * (jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b))))
-            for a, b, both in zip(*map(jax.tree.leaves, states_after), strict=True)
-            if jnp.shape(both) == (5,)
-        ]
-        return tuple(states_after), jnp.any(jnp.array(is_off))
-
-    with on_host():
-        rows, flags, trips = jax.tree.map(jnp.asarray, (rows, flags, trips))
-        state = initial_state(rule, optax.sgd(1.0), jnp.zeros(5), schedule.num_clients)
-        num_trips = schedule.num_trips
-        keys = jax.random.split(jax.random.key(_SEED), num_trips)
-        fold_all = jax.jit(lambda: jax.lax.scan(fold, (state,) * 3, (jnp.arange(num_trips), keys)))
-        wrong = np.flatnonzero(np.asarray(fold_all()[1]))
-    return int(wrong[0]) if len(wrong) else None
-
-
 class _LinearityCheck:
     """Runs and traces the operations of a rule and an optimizer on vectors and on a small model.
 
@@ -275,7 +206,7 @@ class _LinearityCheck:
     def _check_additivity(self) -> str | None:
         """The reason if a sum of vectors does not give the sum of their results."""
         # The derivative alone would not do: that of ``sign`` is constant, too.
-        random = np.random.default_rng(_SEED)
+        random = np.random.default_rng(SEED)
         number = self._num_arrays()
         shape = (2, number + len(Vectors._fields), 5)
         first, second = random.normal(size=shape) * np.array([1.0, 1e3])[:, None, None]
@@ -361,7 +292,7 @@ class _LinearityCheck:
     def _is_uniform(self, params: Params) -> bool:
         """Whether an operation on a small model like ``params`` has the same factors as one on a vector."""
         # Two linear functions that agree on random numbers are the same with probability 1.
-        random = np.random.default_rng(_SEED)
+        random = np.random.default_rng(SEED)
         shapes = [[min(size, FEW) for size in np.shape(leaf)] for leaf in jax.tree.leaves(params)]
         models = [_random_leaves(random, shapes) for _ in range(self._num_arrays())]
         inputs = [_random_leaves(random, shapes) for _ in Vectors._fields]

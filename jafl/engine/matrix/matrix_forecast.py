@@ -9,8 +9,9 @@ import numpy as np
 
 from jafl.engine.devices import Placement
 from jafl.engine.evaluation import evaluation_memory
-from jafl.engine.matrix.matrix_program import MatrixRun, make_layout, make_matrix_program, shapes
-from jafl.engine.matrix.segment_loop import MatrixProgram
+from jafl.engine.matrix.matrix_carry import shapes
+from jafl.engine.matrix.matrix_program import MatrixRun, make_layout, make_matrix_program
+from jafl.engine.matrix.records import MatrixProgram
 from jafl.engine.plan.device_memory import Forecast, count_bytes, data_on_a_device, from_parts
 from jafl.engine.plan.temporary_values import temporary_bytes
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from jafl.engine.matrix.memory_accesses import list_accesses
 from jafl.engine.matrix.operation_order import order_operations
-from jafl.engine.matrix.segment_loop import VERSIONS_AT_ONCE
 from jafl.records import EventSchedule, ExecutionPlan, Recall
 
 # Segments in a chunk at most. All chunks have the shapes of this many, so that one program serves all.
@@ -22,6 +21,10 @@ SEGMENTS_PER_CHUNK = 32
 STATE_ARRAYS_PADDED_TO = 8
 # Stands for "no slot", because no snapshot buffer has so many: XLA drops what is written past the last row.
 NO_SLOT = 2**30
+# Versions that each product of a segment makes after the first one, which makes ``first_versions`` beside the state
+# arrays. A rule with a large buffer makes few versions of a wave, and then pays for no more rows than the first
+# product has.
+VERSIONS_AT_ONCE = 16
 
 
 class Sizes(NamedTuple):

@@ -13,9 +13,10 @@ from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.records import ClientData, ClientWork
 from jafl.engine.devices import Placement
 from jafl.engine.loop.waves import Waves
-from jafl.engine.plan.compatibility import check_compression, check_exchange, check_fit, check_optimizers
+from jafl.engine.plan.compatibility import check_compression, check_exchange, check_fit
 from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.look_ups import check_look_ups
+from jafl.engine.plan.optimizer_checks import check_optimizers
 from jafl.engine.plan.plan_choice import quickest_lanes
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.unmoved import check_all_are_moved

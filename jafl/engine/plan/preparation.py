@@ -18,14 +18,11 @@ from jafl.engine.evaluation import evaluation_memory
 from jafl.engine.matrix.linearity import LinearForm, NotLinear
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
 from jafl.engine.matrix.matrix_program import MatrixRun, find_matrix_form
-from jafl.engine.plan.compatibility import (
-    check_model_precision,
-    check_reports,
-    check_states_of_optimizers,
-    check_types,
-)
+from jafl.engine.plan.compatibility import check_reports, check_types
 from jafl.engine.plan.device_memory import Forecast, forecast
 from jafl.engine.plan.make_program import allocation, make_program, padded
+from jafl.engine.plan.model_checks import check_model_precision
+from jafl.engine.plan.optimizer_checks import check_states_of_optimizers
 from jafl.engine.plan.plan_choice import default_form, default_placement, default_plan
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import FORMS, check_plan, trip_by_trip

@@ -24,8 +24,8 @@ from experiments.tools.benchmarks.clients.subjects import Work
 from experiments.tools.benchmarks.timing import seconds
 from jafl.base.errors import SettingError
 from jafl.engine.devices import place_on
-from jafl.engine.plan.compatibility import check_model_precision
 from jafl.engine.plan.device_memory import Forecast
+from jafl.engine.plan.model_checks import check_model_precision
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError

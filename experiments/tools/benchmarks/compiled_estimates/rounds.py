@@ -8,6 +8,7 @@ import numpy as np
 from jafl.ahead_of_time.programs import matrix_run
 from jafl.engine.loop.server_steps import one_trip_after_first_step
 from jafl.engine.matrix import matrix_program
+from jafl.engine.matrix.matrix_chunks import further_products
 from jafl.engine.matrix.segments import NO_SLOT, SegmentArrays, Segmentation
 from jafl.engine.plan.preparation import Preparation
 from jafl.records import ExecutionPlan
@@ -102,7 +103,7 @@ def count_segments(preparation: Preparation) -> SegmentCounts:
     memory = float(run.stores)
     lanes = run.plan.width if preparation.program.placement.side_by_side else 1
     rounds = {
-        "_combine": float(np.mean(matrix_program.further_products(versions, first_versions))),
+        "_combine": float(np.mean(further_products(versions, first_versions))),
         "_train_one_after_the_other": float(np.mean(size)),
         **rounds_of_local_training(preparation, lanes),
     }

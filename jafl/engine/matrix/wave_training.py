@@ -1,0 +1,146 @@
+"""Trains the trips of a segment, which all start from versions that exist before it: side by side or one by one."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jafl.clients.records import ClientData, ClientResult
+from jafl.engine.forms.tiled_rows import row_at, rows_at
+from jafl.engine.loop import client_memory
+from jafl.engine.loop.client_memory import Row
+from jafl.engine.loop.trip import data_of_clients
+from jafl.engine.matrix.records import Array, MatrixCarry, MatrixProgram, Segments, Wave
+from jafl.records import ArrayTree
+from jafl.specifications import Specification
+
+
+class SegmentInputs(NamedTuple):
+    """What one run reads.
+
+    Attributes:
+      data, client_work: of this run, without the axis [B].
+      program: for what all runs share.
+      first_state: ``ClientStates.first``, without the axis [B]; () for clients that keep nothing.
+    """
+
+    data: ClientData
+    client_work: Specification
+    program: MatrixProgram
+    first_state: tuple[Any, ...] = ()
+
+
+def train_wave(run: SegmentInputs, carry: MatrixCarry, segment: Segments) -> tuple[Wave, jax.Array]:
+    """What the segment's trips leave, and [W] their losses."""
+    placement = run.program.placement
+    # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
+    if not placement.side_by_side and placement.number == 1:
+        return _train_one_after_the_other(run, carry, segment)
+    starts = rows_at(carry.snapshots, segment.read_slot)
+    # No client is in a segment twice, so what its trip finds here is what its last applied one has left.
+    rows = rows_at(carry.states and carry.states.rows, segment.client)
+    if placement.sharded_client_examples:
+        run = run._replace(data=data_of_clients(placement, run.data, segment.client))
+    # Each device needs whole models for its own trips, and makes whole updates. Afterwards it keeps a part of every
+    # update, because the products combine all updates of the wave, entry by entry.
+    lanes = _over_lanes(run, (starts, segment.client, segment.key, segment.local_steps, rows))
+    wave, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
+    # Lanes without a trip repeat the last one. In a segment without trips they train from any slot and client, which
+    # may give NaN. Their factors are 0, but 0 * NaN is NaN.
+    wave = jax.tree.map(lambda rows: jnp.where(segment.size > 0, rows, jnp.zeros_like(rows)), wave)
+    return over_entries(run, wave), losses
+
+
+def _over_lanes(run: SegmentInputs, tree: Any) -> Any:
+    """``tree`` [W, ...] with its trips divided among the devices."""
+    where = run.program.placement.lanes_sharding()
+    return tree if where is None else lax.with_sharding_constraint(tree, where)
+
+
+def over_entries(run: SegmentInputs, tree: Any) -> Any:
+    """``tree`` [n, *P] with a part of each row on every device."""
+    placement = run.program.placement
+    if placement.devices is None:
+        return tree
+    return jax.tree.map(
+        lambda rows: lax.with_sharding_constraint(rows, placement.entries_sharding(rows, leading=1)), tree
+    )
+
+
+def _train_one_after_the_other(
+    run: SegmentInputs, carry: MatrixCarry, segment: Segments
+) -> tuple[Wave, jax.Array]:
+    """As ``train_wave``, the lanes one after the other: quicker on a CPU."""
+
+    states = carry.states and carry.states.rows
+
+    def train_next(lane, trained):
+        client, key, slot, steps = jax.tree.map(
+            lambda column: lax.dynamic_index_in_dim(column, lane, keepdims=False),
+            (segment.client, segment.key, segment.read_slot, segment.local_steps),
+        )
+        start, row = (
+            row_at(rows, at, many=False) for rows, at in ((carry.snapshots, slot), (states, client))
+        )
+        trip = _train_trip(run, start, client, key, steps, row)
+        # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
+        # what it trains may be NaN, as in ``train_wave``.
+        if run.program.runs > 1:
+            trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
+        return jax.tree.map(lambda rows, new: rows.at[lane].set(new), trained, trip)
+
+    start = row_at(carry.snapshots, segment.read_slot[0], many=False)
+    numbers = jax.tree.map(lambda column: column[0], (segment.client, segment.key, segment.local_steps))
+    row = row_at(states, numbers[0], many=False)
+    trip = jax.eval_shape(functools.partial(_train_trip, run), start, *numbers, row)
+    # Zeros, because lanes that no round reaches are multiplied, too.
+    untrained = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
+    # As many rounds as the largest wave of all runs has trips: see ``SHARED``.
+    return lax.fori_loop(0, segment.largest_wave, train_next, untrained)
+
+
+# Jitted, so that it is traced once for the several places that ask for its shapes.
+@functools.partial(jax.jit, inline=True)
+def _train_trip(
+    run: SegmentInputs,
+    start: ArrayTree,
+    client: Array,
+    key: Array,
+    local_steps: Array | None,
+    row: Row | None,
+) -> tuple[Wave, Array]:
+    """Trains one trip from the model ``start`` [*P]: what it leaves, without the axis [W], and its loss.
+
+    row: of the client's state, or None.
+    """
+    data, work = run.data._replace(local_steps=local_steps), run.client_work.build()
+    if work.state is not None:
+        data = data._replace(state=work.state.initial(start))
+    if row is not None:
+        state = client_memory.value_of_row(row, data.state)
+        data = data._replace(state=client_memory.state_of_row(run.first_state, state))
+    result = work.train(data, start, client, key)
+    groups = run.program.groups
+    wave = Wave(
+        result.update if groups.updates else None,
+        start if groups.starts else None,
+        *_rows_to_store(run, result, key, work.state.precision if row is not None and work.state else None),
+    )
+    return wave, result.loss
+
+
+def _rows_to_store(
+    run: SegmentInputs, result: ClientResult, key: Array, state_precision: str | None
+) -> tuple[Row | None, Row | None]:
+    """``stored`` and ``states`` of a ``Wave``, of one trip; ``state_precision``: None if its client keeps nothing."""
+    program, keeps = run.program, state_precision is not None
+    if not (program.groups.stored or keeps):
+        return None, None
+    state = client_memory.row_of_state(run.first_state, result.state) if keeps else None
+    # As one row, as in the loop form: the number of a leaf in its row decides how it is rounded to 8 bits. In few
+    # bits rule and client work have one precision (``compatibility.check_exchange``).
+    value = client_memory.Stored(result.update if program.groups.stored else None, state)
+    row = client_memory.as_row(value, state_precision or program.precision, key)
+    return client_memory.part(row, "rule"), client_memory.part(row, "work")

@@ -1,0 +1,129 @@
+"""Whether a model can be applied to the examples of a federation, and trained on their labels by this engine."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.base.errors import SettingError, require
+from jafl.base.precision import check_precision
+from jafl.base.random_keys import check_draws_by_keys
+from jafl.data import Federation
+from jafl.models import Model
+from jafl.models.label_checks import check_labels, check_values
+from jafl.models.network import explain
+from jafl.models.networks import Functions
+from jafl.models.tasks import as_task
+from jafl.records import Params
+
+
+def check_model_precision(model: Model, platform: str) -> None:
+    """Raises SettingError where the devices of a platform lack the model's ``matmul_precision``."""
+    # Of devices that are here: a plan may be meant for others, of which only the platform is known.
+    here = jax.local_devices()[0]
+    known = getattr(here, "compute_capability", None) if here.platform == platform else None
+    check_precision(model.matmul_precision, platform, known)
+
+
+def check_model(federation: Federation, model: Model, params: Params) -> None:
+    """Raises SettingError if the model cannot be applied to the federation's examples, or trained on its labels."""
+    _check_real(params)
+    # Two examples: of one, a mean over the batch might pass for a loss per example.
+    x, y = (
+        jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
+        for array in (federation.x, federation.y)
+    )
+    name = model.network.name
+    try:
+        outputs = _outputs.eval_shape(model, params, x)
+        check_labels(as_task(model.task), federation.y, outputs, federation.num_classes, model.output)
+        check_values(as_task(model.task), federation)
+        key = jax.random.key(0) if model.draws(params, x) else None  # as in training
+        losses = _losses.eval_shape(model, params, x, y, key)
+        # jafl's own models draw by keys alone: for them the check, which traces the model again, is spared.
+        if _has_parts_of_the_user(model):
+            where = "of a random stream: make_rng of flax, nnx.Rngs, or the argument key"
+            check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
+    except SettingError:
+        raise
+    except Exception as error:
+        # Shapes that do not fit are the usual cause, and say more than the error that they lead to.
+        differences = "; ".join(model.shape_mismatches(params, federation.x)[:3])
+        reason = f"{differences})." if differences else explain(error)
+        raise SettingError(
+            f"The model {name} cannot be applied to the parameters and examples of shape "
+            f"{x.shape[1:]} ({reason} Make the parameters with its init, on examples like the federation's.",
+            setting="model",
+        ) from error
+    _check_losses(losses)
+    # Also where it ran: shapes that broadcast compute something, but not what was meant.
+    if unlike := model.shape_mismatches(params, federation.x):
+        raise SettingError(
+            f"The parameters do not fit the model {name}: {'; '.join(unlike[:3])}. Make them with its init.",
+            setting="params",
+        )
+    _tell_of_float32(params)
+
+
+def _has_parts_of_the_user(model: Model) -> bool:
+    """Whether another package than jafl made the model's module or its loss."""
+    loss = model.loss_per_example
+    rooms = [type(model.module).__module__, getattr(loss, "__module__", None) or type(loss).__module__]
+    # A pair of functions lies in a class of jafl's, and is the user's all the same.
+    return isinstance(model.module, Functions) or not all(room.startswith("jafl.") for room in rooms)
+
+
+def _check_losses(losses: tuple[Any, Any]) -> None:
+    """Raises SettingError unless a loss gave a number for each of 2 examples, or its sums and counts for each."""
+    shapes = tuple(getattr(part, "shape", None) for part in losses if part is not None)
+    require(
+        all(shape == (2,) for shape in shapes),
+        "the shape of the losses of 2 examples",
+        shapes[0] if len(shapes) == 1 else shapes,
+        "(2,), one number per example and not their mean, or two such arrays (sums, counts)",
+    )
+
+
+def _check_real(params: Params) -> None:
+    """Raises SettingError for parameters along whose gradient nobody can step.
+
+    Of complex ones JAX's gradient is the conjugate of the direction of ascent, and norms, clipping, noise and the
+    clients' memory are meant for real numbers.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        kind = jax.dtypes.canonicalize_dtype(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+        require(
+            hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating),
+            f"the type of the parameter {jax.tree_util.keystr(path)}",
+            str(kind),
+            "a real floating type",
+            "Keep the real and the imaginary part of a complex parameter as two real ones, and join them in the "
+            "model; values within the model may be complex.",
+        )
+
+
+# Jitted, so that JAX traces a model once for all runs of a sweep that train it.
+@jax.jit
+def _outputs(model: Model, params: Params, x: jax.Array) -> Any:
+    return model.apply(params, x)
+
+
+@jax.jit
+def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None) -> Any:
+    return model.loss_sums(params, x, y, key)
+
+
+def _tell_of_float32(params: Params) -> None:
+    """Warns where JAX may compute in float64, and the model does not."""
+    kinds = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")}
+    # A warning and no error: nothing is wrong with a model in float32 while other programs compute in float64.
+    config: Any = jax.config
+    if config.jax_enable_x64 and kinds == {np.dtype(np.float32)}:
+        warnings.warn(
+            "jax_enable_x64 is set, but the model's parameters are float32, and stay so. To compute in float64, "
+            "train one of jafl's models on examples in float64, such as those of source.in_precision('float64'); a "
+            "module of your own needs param_dtype=float64, too.",
+            stacklevel=2,
+        )
