@@ -59,6 +59,8 @@ class OneHotVectors(NamedTuple):
         """The vectors with the further entries ``probes`` [D, probes].
 
         Example:
+          >>> from jafl.engine.matrix.records import Groups
+          >>> from jafl.engine.matrix.segments import Sizes
           >>> layout = Layout(1, Groups(updates=True, starts=False, stored=False), Sizes(1, 1, 1, 1, 1))
           >>> OneHotVectors.make(layout, jnp.array([[0.5], [2.0], [-1.0]])).rows
           Array([[ 1. ,  0. ,  0. ,  0.5],
@@ -225,7 +227,9 @@ def run_segments(
       and the sum in its buffer. Columns: the model, the sum, and the updates of the trips 0 to 3.
 
       >>> from jafl.engine.matrix.linearity import find_linear_form
-      >>> from jafl.engine.matrix.segments import Segmentation
+      >>> from jafl.engine.matrix.matrices import MatrixMaker
+      >>> from jafl.engine.matrix.records import Groups
+      >>> from jafl.engine.matrix.segments import Segmentation, Sizes
       >>> schedule = jafl.asynchronous(
       ...     num_clients=4, concurrency=4, buffer_size=2, delay=jafl.delays.constant(1.0), server_steps=2
       ... )
