@@ -130,12 +130,16 @@ def test_the_second_set_stands_beside_the_first(known):
     rows = [row("a above b", "better"), row("a above c", "worse")]
     then = [row("a above b", "equivalent", difference=0.001)]
     contents = [content(rows), content(then, number=1), content(then, number=2, standing=EXPLORATORY)]
-    repeated = replication.repeated(contents[0], contents)
-    heading, first, second = report.claims(rows, known, "desk", repeated)
-    place = heading.index("repeated")
+    together = replication.with_repetitions(contents)
+    assert [each["verdicts"] for each in together[1:]] == [each["verdicts"] for each in contents[1:]]
+    heading, first, second = report.claims(together[0]["verdicts"], known, "desk")
+    place, verdict = heading.index("repeated"), heading.index("verdict")
     assert (first[place], second[place]) == ("equivalent, +0.001", "-")
-    text = pages.page(contents[0], contents)
+    assert (first[verdict], second[verdict]) == ("better (undecided: not repeated)", "worse")
+    text = pages.page(together[0], together)
     assert report.REPEATED in text and report.REPEATED not in pages.page(contents[0])
+    assert "**Verdict: undecided: not repeated**" in text
+    assert "By itself it is better, which its replication does not say." in text
     assert "which give a power of 0.8 at a difference of 0.05, for a spread of 0.01" in text
     assert "In the runs it was 0.02." in text
 
@@ -177,15 +181,39 @@ def test_claims_on_the_same_runs_count_once_and_the_primary_one_is_kept():
     assert "Not counted" not in families.counted(family[1:])
 
 
-def test_a_replication_of_a_part_of_a_family_corrects_nothing():
-    first = [content([row("a above b", "better")], name) for name in ("one", "two")]
-    again = [content([row("a above b", "worse", difference=-0.02)], name, 1) for name in ("one", "two")]
-    assert families.repetitions([*first, again[0]])["None", "desk"] == []
-    ((*whole,),) = families.repetitions([*first, *again])["None", "desk"]
-    claims = families.primary_claims(first, [whole])
-    assert [(each.verdict, each.repeated) for each in claims] == [("better", "worse")] * 2
-    assert [each.published for each in claims] == ["3 : 2"] * 2
-    assert families.primary_claims(first)[0].repeated == "-"
+@pytest.mark.parametrize("verdict", ["better", "worse", "equivalent"])
+@pytest.mark.parametrize("then", ["better", "worse", "equivalent", "undecided"])
+def test_a_verdict_that_its_replication_does_not_give_counts_as_undecided(verdict, then):
+    primary = {"superiority": 1.0, "equivalence": 0.001} if verdict == "equivalent" else {}
+    sign = -1 if verdict == "worse" else 1
+    rows = [
+        row("a above b", verdict, difference=sign * 0.02, **primary),
+        row("a above c", verdict, difference=sign * 0.02),
+    ]
+    again = [{**each, "verdict": then} for each in rows]
+    first, _ = replication.with_repetitions([content(rows), content(again, number=1)])
+    (claim,) = families.primary_claims([first])
+    counted = families.scores([first], [first])["nothing"]
+    assert claim.repeated == then and claim.published == "3 : 2"
+    if then == verdict:
+        assert claim.verdict == verdict and counted.open == 0
+    else:
+        assert claim.verdict == "undecided: not repeated"
+        assert counted == families.Score(open=2), "the primary claim and the other one alike"
+
+
+def test_without_a_replication_a_verdict_stays_and_what_is_undecided_remains_so():
+    alone, other = content([row("a above b", "better")]), content([row("a above b", "worse")], "other", 1)
+    exploratory = content([row("a above b", "worse")], number=1, standing=EXPLORATORY)
+    (first, *_) = replication.with_repetitions([alone, other, exploratory])
+    (claim,) = families.primary_claims([first])
+    assert (claim.verdict, claim.repeated) == ("better", "-")
+    undecided = row("a above b", "undecided", superiority=0.5, equivalence=0.5)
+    (first, _) = replication.with_repetitions(
+        [content([undecided]), content([row("a above b", "better")], number=1)]
+    )
+    (claim,) = families.primary_claims([first])
+    assert (claim.verdict, claim.repeated) == ("undecided", "better")
 
 
 def test_the_tables_of_the_overview():
@@ -311,7 +339,8 @@ def test_a_page_begins_with_the_picture_the_claim_and_the_verdict():
     again = [content([row("a above b", "better")], name, 1) for name in ("one", "two")]
     first = {**family[0], "curves": [curve("a", 5), curve("b", 5)]}
     first["why_it_differs"] = [explanation("the grid", "equivalent", 0.002)]
-    text = pages.page(first, [first, family[1], *again])
+    together = replication.with_repetitions([first, family[1], *again])
+    text = pages.page(together[0], together)
     parts = [
         "](pictures/one.png)",
         "Mean over 5 seeds; the band is its 95 % interval",

@@ -10,6 +10,7 @@ from test_pages import content, row
 from experiments.harness import Claim, Override
 from experiments.harness.declare import discovery
 from experiments.harness.declare.protocol import EXPLORATORY
+from experiments.harness.judge import replication
 from experiments.harness.report import what_to_use
 from experiments.harness.report.what_to_use import Choice
 
@@ -90,7 +91,9 @@ def test_a_row_has_the_numbers_and_how_far_they_hold(only):
         "version 2 of the protocol ([nothing](nothing.md))"
     )
     again = content([{**few, "verdict": "equivalent"}], number=1)
-    assert "5 searches, repeated: equivalent, version 2" in line(first, again)[-1]
+    together = line(*replication.with_repetitions([first, again]))
+    assert "5 searches, repeated: equivalent, version 2" in together[-1]
+    assert together[2] == "undecided" and together[3].startswith("num_clients=6: undecided: not repeated, ")
     # Results of an earlier version are told from others.
     old = {**first, "standing": EXPLORATORY, "protocol": 1}
     assert line(old)[2] == "**an umbrella**, as far as it is decided (*exploratory*)"

@@ -102,27 +102,40 @@ def pairs(
     return cases
 
 
-def repeated(
-    content: Mapping[str, Any], contents: Sequence[Mapping[str, Any]]
-) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """{(claim, condition): its rows in the replications of an experiment}, in the order of their numbers.
+def with_repetitions(contents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The results with ``repetitions`` in each claim's row: what its experiment's replications say of the claim.
 
     Args:
-      content: the experiment's own ``verdicts.json``.
-      contents: all of them. Replications that are not under the protocol do not count.
+      contents: of ``verdicts.json``, those of replications among them. A replication that is not under the protocol
+        does not count.
+
+    Returns:
+      the same contents in the same order. ``repetitions`` of a row is a list of {"verdict", "difference"}, in the
+      order of the replications' numbers. Rows of replications have none.
     """
-    own = [
-        other
-        for other in contents
-        if other.get("replication")
-        and other["standing"] == UNDER
-        and (other["experiment"], other["scale"]) == (content["experiment"], content["scale"])
+    repetitions: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for content in sorted(contents, key=lambda each: each.get("replication", 0)):
+        if content.get("replication") and content["standing"] == UNDER:
+            for row in content["verdicts"]:
+                known = {name: row[name] for name in ("verdict", "difference")}
+                repetitions.setdefault(_claim(content, row), []).append(known)
+    return [
+        {
+            **content,
+            "verdicts": [
+                {**row, "repetitions": repetitions.get(_claim(content, row), [])}
+                for row in content["verdicts"]
+            ],
+        }
+        if not content.get("replication")
+        else {**content}
+        for content in contents
     ]
-    rows_by_claim: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for other in sorted(own, key=lambda each: each["replication"]):
-        for row in other["verdicts"]:
-            rows_by_claim.setdefault((row["claim"], row["condition"]), []).append(row)
-    return rows_by_claim
+
+
+def _claim(content: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a claim's rows have in common in the first results and in each replication."""
+    return content["experiment"], content["scale"], row["claim"], row["condition"]
 
 
 class Agreement(NamedTuple):

@@ -35,6 +35,8 @@ TOO_FEW = "undecided: needs two seeds at least"
 SPEAKS_FOR = {SEEN: BETTER, REVERSED: WORSE}
 IDENTITY = "identity"
 DEPENDS = "it depends"  # in the place of a verdict that another choice turns
+NOT_REPEATED = "undecided: not repeated"  # in the place of a verdict that a replication does not give
+OPEN = (UNDECIDED, NOT_REPEATED)
 MOST_CENSORED = 0.2  # of an arm's runs; with more, two arms may agree only in that both never arrive
 
 
@@ -103,15 +105,23 @@ def by_holm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def explained(verdict: str, row: Mapping[str, Any]) -> str:
-    """``DEPENDS`` in the place of a verdict that is not the expected one and that another choice turns.
+    """The verdict that counts: the one given, unless a replication or another choice takes it away.
 
     Args:
-      verdict: on a primary claim: as in its row, or corrected.
-      row: of ``judge``; "depends_on" names the choices that turn it, where there are any
-        (``experiments.harness.run.explanations``).
+      verdict: as in the row, or corrected for the number of primary claims.
+      row: of ``judge``. "repetitions" has what replications say of the claim, where there are any
+        (``experiments.harness.judge.replication.with_repetitions``); "depends_on" names the choices that turn the
+        verdict, where there are any (``experiments.harness.run.explanations``).
+
+    Returns:
+      ``NOT_REPEATED`` in the place of better, worse or equivalent where a replication says otherwise or does not
+      decide; ``DEPENDS`` in the place of one that is not the expected one and that another choice turns.
     """
-    otherwise = verdict not in (row["expected"], UNDECIDED, IDENTITY)
-    return DEPENDS if otherwise and row.get("depends_on") else verdict
+    if verdict in (UNDECIDED, IDENTITY):
+        return verdict
+    if any(other["verdict"] != verdict for other in row.get("repetitions", ())):
+        return NOT_REPEATED
+    return DEPENDS if verdict != row["expected"] and row.get("depends_on") else verdict
 
 
 def judge(

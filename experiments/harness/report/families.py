@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.harness.declare import discovery
-from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, Claim
+from experiments.harness.declare.declarations import EQUIVALENT, Claim
 from experiments.harness.declare.protocol import UNDER
-from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, by_holm, explained
+from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, OPEN, by_holm, explained
 from experiments.harness.report import curves, report
 from experiments.harness.statistics import ALPHA
 
@@ -23,8 +23,9 @@ class PrimaryClaim(NamedTuple):
       published: the paper's number.
       ours: the difference with its 95 % interval.
       verdict: corrected by Holm's procedure over its family; with the standing of results that are not in it. "It
-        depends" where it is not as expected and another choice turns it.
-      repeated: the verdict of each replication of the whole family, corrected likewise; a dash without one.
+        depends" where it is not as expected and another choice turns it; "undecided: not repeated" where a
+        replication does not give it.
+      repeated: the verdict of each replication of its experiment, by itself; a dash without one.
       expected: the verdict that the paper's sentence asks for.
       own: whether it is jafl's question, and no paper's.
       unlearnt: the arms that it compares of which no run learnt: then its verdict speaks for nothing.
@@ -52,37 +53,15 @@ def families(contents: Iterable[Content]) -> dict[tuple[str, str], list[Content]
     return by_family
 
 
-def repetitions(contents: Iterable[Content]) -> dict[tuple[str, str], list[list[Content]]]:
-    """{(paper, scale): for each replication of all experiments of that family their results}.
-
-    A replication of some of a family's experiments is left out: correcting for fewer claims would be easier on them.
-    """
-    contents = list(contents)
-    sets_by_family: dict[tuple[str, str], list[list[Content]]] = {}
-    for key, family in families(contents).items():
-        wanted = {content["experiment"] for content in family if content["standing"] == UNDER}
-        by_number: dict[int, list[Content]] = {}
-        for content in contents:
-            in_family = (content["paper"], content["scale"]) == key and content["standing"] == UNDER
-            if in_family and content.get("replication") and content["experiment"] in wanted:
-                by_number.setdefault(content["replication"], []).append(content)
-        sets_by_family[key] = [own for _, own in sorted(by_number.items()) if len(own) == len(wanted)]
-    return sets_by_family
-
-
-def primary_claims(
-    family: Sequence[Content], repeated: Sequence[Sequence[Content]] = (), name: str | None = None
-) -> list[PrimaryClaim]:
+def primary_claims(family: Sequence[Content], name: str | None = None) -> list[PrimaryClaim]:
     """The primary claims of a family, their verdicts corrected for their number.
 
     Args:
       family: of ``families``.
-      repeated: its replications, of ``repetitions``.
       name: of the one experiment whose claim is wanted; None: all of them.
     """
     primary = [case for case in _primary(family) if name in (None, case[0]["experiment"])]
     corrected = corrected_verdicts(family)
-    again = [corrected_verdicts(each) for each in repeated]
     entries = []
     for content, row in primary:
         name = content["experiment"]
@@ -96,7 +75,7 @@ def primary_claims(
         claim = row["claim"] + (f" ({where})" if where else "")
         ours = report.difference(row) + unit(stated)
         published = stated.published if stated else row["published"]
-        then = ", ".join(each[name] for each in again) or "-"
+        then = ", ".join(each["verdict"] for each in row.get("repetitions", ())) or "-"
         own = stated is not None and stated.own
         entry = PrimaryClaim(content, claim, published, ours, verdict, then, row["expected"], own)
         depends = row["depends_on"] if verdict.startswith(DEPENDS) else ()
@@ -117,7 +96,7 @@ def _primary(family: Iterable[Content]) -> list[tuple[Content, Mapping[str, Any]
 def corrected_verdicts(family: Iterable[Content]) -> dict[str, str]:
     """{experiment: the verdict on its primary claim by Holm's procedure}, of results under the protocol.
 
-    "It depends" stands in the place of one that is not as expected and that another choice turns.
+    A verdict that a replication or another choice takes away is replaced (``verdicts.explained``).
     """
     judged = [(content, row) for content, row in _primary(family) if content["standing"] == UNDER]
     verdicts = by_holm([row for _, row in judged])
@@ -214,7 +193,7 @@ class Score(NamedTuple):
       equal: the claim expects a difference, and the two are equivalent.
       contrary: decided, and otherwise.
       depends: equal or contrary, were it not that another choice turns the verdict (``verdicts.explained``).
-      open: undecided.
+      open: undecided, also for the reason that a replication does not give the verdict.
       unlearnt: whatever the verdict, no run of an arm learnt (``unlearnt``).
       own: jafl's own claims, which count in none of these.
     """
@@ -258,7 +237,7 @@ def score(content: Content, corrected: str | None = None) -> Score:
 
 def _score(verdict: str, expected: str) -> Score:
     """The score of one verdict."""
-    if verdict == UNDECIDED:
+    if verdict in OPEN:
         return Score(open=1)
     if verdict == expected:
         return Score(agree=1)

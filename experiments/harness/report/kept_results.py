@@ -8,6 +8,7 @@ from typing import Any
 from experiments.harness import times
 from experiments.harness.declare import discovery, protocol, search
 from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
+from experiments.harness.judge import replication
 from experiments.harness.report.families import Content, page_name
 from jafl.base.errors import SettingError, require
 from jafl.runs.directory.reader import read_json
@@ -103,7 +104,9 @@ def _is_kept(content: Content) -> bool:
 
 
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
-    """What was taken over. Results of an earlier version of the protocol are exploratory.
+    """What was taken over, each claim with what replications say of it (``replication.with_repetitions``).
+
+    Results of an earlier version of the protocol are exploratory.
 
     Raises SettingError for results of a later version.
     """
@@ -120,7 +123,7 @@ def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
         else:
             _check_version(path, content)
         results.append(content)
-    return results
+    return replication.with_repetitions(results)
 
 
 def _check_version(path: pathlib.Path, content: Content) -> None:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.harness.declare.declarations import UNDECIDED
 from experiments.harness.declare.protocol import UNDER
 from experiments.harness.judge import replication
-from experiments.harness.judge.verdicts import UNDECIDED
+from experiments.harness.judge.verdicts import OPEN
 from experiments.harness.report import report
 from experiments.harness.report.families import (
     SCORES,
@@ -20,7 +21,6 @@ from experiments.harness.report.families import (
     families,
     page_name,
     primary_claims,
-    repetitions,
     scores,
     without_repetition,
 )
@@ -63,10 +63,9 @@ def _claims(contents: Sequence[Content]) -> list[list[str]]:
     """The primary claims of all papers, the heading first."""
     heading = ["paper", "claim", "verdict", "repeated", "as the paper says", "ours (95 % interval)"]
     table = [[*heading, "paper's number"]]
-    repeated = repetitions(contents)
     for (paper, scale), family in families(contents).items():
-        for row in primary_claims(family, repeated[paper, scale]):
-            decided = row.content["standing"] == UNDER and row.verdict != UNDECIDED
+        for row in primary_claims(family):
+            decided = row.content["standing"] == UNDER and row.verdict not in OPEN
             agrees = ("yes" if row.verdict == row.expected else "no") if decided else "-"
             agrees = f"it depends on {' and on '.join(row.depends)}" if row.depends else agrees
             name = f"{paper}, {_link(row.content)}{_size(scale)}"

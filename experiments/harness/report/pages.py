@@ -22,6 +22,7 @@ from experiments.harness.declare import discovery, search
 from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, PaperExperiment
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.harness.judge import profiles, replication
+from experiments.harness.judge.verdicts import NOT_REPEATED
 from experiments.harness.report import kept_results, overview, pictures, report, what_to_use
 from experiments.harness.report.families import (
     SCORES,
@@ -30,7 +31,6 @@ from experiments.harness.report.families import (
     families,
     page_name,
     primary_claims,
-    repetitions,
     scores,
 )
 from experiments.harness.report.kept_results import PAGES
@@ -150,7 +150,8 @@ def summary(
         "Here the claims of each paper are counted by how they come out: as the paper says; no difference, where "
         "the paper has one and the two are equivalent; contrary; it depends, where a primary claim would be one "
         "of these two, but comes out as the paper says with another choice of rates or of what the paper leaves "
-        "open; undecided; an arm learnt nothing, whatever the verdict, where none of its runs ended five points "
+        "open; undecided, also where a replication does not give the first verdict; an arm learnt "
+        "nothing, whatever the verdict, where none of its runs ended five points "
         "above untrained models (results without curves do not know it). Verdicts on primary claims are corrected "
         "for their number within the paper, by Holm's procedure; all others stand by themselves. Claims of our "
         "own, which no paper makes, are counted separately.",
@@ -287,7 +288,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
       contents: all results, those of its replications among them.
     """
     experiment = discovery.load(content["experiment"])
-    repeated = replication.repeated(content, contents)
+    repeated = any(row.get("repetitions") for row in content["verdicts"])
     standing = Standing(content["standing"], tuple(content["why"]))
     described = discovery.described(content["experiment"])
     searched = experiment.scales[content["scale"]].search is not None
@@ -305,7 +306,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
-                report.markdown(report.claims(content["verdicts"], experiment, content["scale"], repeated)),
+                report.markdown(report.claims(content["verdicts"], experiment, content["scale"])),
                 " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
                 "## Measured",
                 report.markdown(report.in_words(content["table"], experiment)),
@@ -346,11 +347,10 @@ def _published(experiment: PaperExperiment) -> list[str]:
 
 def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
     """The primary claim in a sentence, and the verdict on it."""
-    key, together = (content["paper"], content["scale"]), contents or [content]
-    family, again = families(together)[key], repetitions(together)[key]
+    family = families(contents or [content])[content["paper"], content["scale"]]
     number = sum(each["standing"] == UNDER for each in family)
     rows, sentences = [row for row in content["verdicts"] if row["primary"]], list[str]()
-    for row, entry in zip(rows, primary_claims(family, again, content["experiment"]), strict=True):
+    for row, entry in zip(rows, primary_claims(family, content["experiment"]), strict=True):
         paper = "" if entry.published == "-" else f"; in the paper: {entry.published}"
         parts = [f"**Verdict: {entry.verdict}**, expected: {entry.expected}."]
         parts.append(f"Difference (95 % interval): {entry.ours}{paper}.")
@@ -358,6 +358,8 @@ def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:
             parts.append(
                 f"As stated it is {row['verdict']}, but it depends on {' and on '.join(entry.depends)}."
             )
+        elif entry.verdict == NOT_REPEATED:
+            parts.append(f"By itself it is {row['verdict']}, which its replication does not say.")
         elif content["standing"] == UNDER and row["verdict"] != entry.verdict:
             parts.append(
                 f"By itself it is {row['verdict']}; corrected for the paper's {number} primary claims not."

@@ -128,7 +128,10 @@ BY_THE_PROTOCOL = (
     "questions that the paper does not ask. docs/protocol.md has the rules. These verdicts stand by themselves: that "
     "on the primary claim is corrected for the number of the paper's figures in the summary, experiments/README.md."
 )
-REPEATED = "Repeated: the verdict and the difference with other seeds, splits and searches (a replication)."
+REPEATED = (
+    "Repeated: the verdict and the difference with other seeds, splits and searches (a replication). A verdict "
+    'that it does not give counts as "undecided: not repeated".'
+)
 
 
 def explained(standing: Standing) -> str:
@@ -178,7 +181,6 @@ def claims(
     verdicts: Sequence[Mapping[str, Any]],
     experiment: PaperExperiment | None = None,
     scale: str = "desk",
-    repeated: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]] | None = None,
 ) -> list[list[str]]:
     """A table of verdicts as text, its heading first. A column that has nothing to say is left out.
 
@@ -187,12 +189,11 @@ def claims(
       experiment: whose file says which claims are its own, what the paper's numbers are, and what conditions are
         called.
       scale: its size.
-      repeated: {(claim, condition): its rows in replications}, for a column of their own.
     """
     if verdicts and "margin" not in verdicts[0]:
         heading = ["claim", "under", "difference (95 % interval)", "seeds", "verdict", "expected"]
         return [heading, *map(_claim_before_the_protocol, verdicts)]
-    rows = [_claim_by_the_protocol(row, experiment, scale, repeated or {}) for row in verdicts]
+    rows = [_claim_by_the_protocol(row, experiment, scale) for row in verdicts]
     table = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     said = [any(line[place] != "-" for line in table[1:]) for place in range(len(table[0]) if table else 0)]
     return [[cell for cell, has_text in zip(line, said, strict=True) if has_text] for line in table]
@@ -210,15 +211,12 @@ def _claim_before_the_protocol(row: Mapping[str, Any]) -> list[str]:
 
 
 def _claim_by_the_protocol(
-    row: Mapping[str, Any],
-    experiment: PaperExperiment | None,
-    scale: str,
-    repeated: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
+    row: Mapping[str, Any], experiment: PaperExperiment | None, scale: str
 ) -> dict[str, str]:
     """{column: text}."""
     stated = stated_claim(experiment, scale, row)
     never = [f"{share:.0%}" for share in row["censored"]]
-    again = repeated.get((row["claim"], row["condition"]), ())
+    again, counts = row.get("repetitions", ()), judging.explained(row["verdict"], row)
     kind = "primary: " if row["primary"] else "our own: " if stated and stated.own else ""
     if experiment and stated is None:
         kind = "no longer in the file: "
@@ -226,7 +224,7 @@ def _claim_by_the_protocol(
         "claim": kind + row["claim"],
         "under": under(experiment, row["condition"]) or "-",
         "verdict": row["verdict"]
-        + (f" ({judging.DEPENDS})" if judging.explained(row["verdict"], row) == judging.DEPENDS else "")
+        + (f" ({counts})" if counts != row["verdict"] else "")
         + (f" ({' and '.join(never)} never arrive)" if any(row["censored"]) else ""),
         "repeated": "; ".join(f"{other['verdict']}, {signed(other['difference'])}" for other in again) or "-",
         "expected": row["expected"],

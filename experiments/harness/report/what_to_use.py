@@ -11,15 +11,13 @@ from experiments.harness.declare import discovery
 from experiments.harness.declare.declarations import (
     BETTER,
     EQUIVALENT,
-    UNDECIDED,
     WORSE,
     Claim,
     PaperExperiment,
     Scale,
 )
 from experiments.harness.declare.protocol import UNDER
-from experiments.harness.judge import replication
-from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, explained
+from experiments.harness.judge.verdicts import DEPENDS, IDENTITY, OPEN, explained
 from experiments.harness.report import report
 from experiments.harness.report.families import Content, corrected_verdicts, families, page_name, unit
 from experiments.harness.results import holds
@@ -178,14 +176,14 @@ def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
     between += f" ({stated.better} against {stated.worse})" if stated else ""
     worth = dict.fromkeys(content["standing"] for content, _ in found if content["standing"] != UNDER)
     text = advice(choice, verdicts) + (f" (*{', '.join(worth)}*)" if worth else "")
-    reach = "; ".join(_reach(content, experiment, rows, stated, contents) for content, rows in found)
+    reach = "; ".join(_reach(content, experiment, rows, stated) for content, rows in found)
     return [choice.when, between, text, "; ".join(measured), reach]
 
 
 def advice(choice: Choice, verdicts: Sequence[str]) -> str:
     """What to use, from the verdicts on the first of the two things, one verdict for each condition."""
-    decided = {*verdicts} - {UNDECIDED, IDENTITY, DEPENDS}
-    everywhere = len(decided) and not {UNDECIDED, DEPENDS} & {*verdicts}
+    decided = {*verdicts} - {*OPEN, IDENTITY, DEPENDS}
+    everywhere = len(decided) and not {*OPEN, DEPENDS} & {*verdicts}
     if not decided:
         return "undecided"
     if decided == {EQUIVALENT}:
@@ -204,15 +202,13 @@ def _reach(
     experiment: PaperExperiment,
     rows: Sequence[Mapping[str, Any]],
     stated: Claim | None,
-    contents: Sequence[Content],
 ) -> str:
     """The world, the seeds, the searches, whether it was repeated, and what the results are worth."""
     scale = experiment.scales[content["scale"]]
     parts = [*_world(scale, rows, stated), f"{rows[0]['seeds']} seeds"]
     if rows[0].get("searches"):
         parts.append(f"{rows[0]['searches']} searches")
-    repeated = replication.repeated(content, contents)
-    again = [other["verdict"] for row in rows for other in repeated.get((row["claim"], row["condition"]), ())]
+    again = [other["verdict"] for row in rows for other in row.get("repetitions", ())]
     if content["standing"] == UNDER:
         parts.append(f"repeated: {', '.join(again)}" if again else "not repeated")
     parts.append(f"version {content['protocol']} of the protocol")
