@@ -8,7 +8,7 @@ from jafl.cli.commands import COMMANDS, SETTINGS, Command
 from jafl.cli.declared_flags import FLAGS, Declared, declared
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
 from jafl.config.declaration import GROUPS
-from jafl.config.grammar import Explanation
+from jafl.config.documented import Explanation, explained
 from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
@@ -115,12 +115,12 @@ def of(name: str, program: str) -> str:
             return _explained(name, declared(name))
         # Its own text without the names, which follow with all arguments.
         lines = [_explained(name, declared(name)), ""]
-        lines += [line for each in grammar(name).explained() for line in _explanation(name, each)]
+        lines += [line for each in explained(grammar(name)) for line in _explanation(name, each)]
         return "\n".join(lines).rstrip()
     lines = []
     if name in SHORT_HELP:
         lines = [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
-    for each in grammar(setting).explained():
+    for each in explained(grammar(setting)):
         if argument in each.arguments:
             lines += [_wrapped(each.call, ""), _wrapped(f"{argument}: {each.arguments[argument]}", "    ")]
     if not lines:
@@ -133,7 +133,7 @@ def _values(name: str) -> str:
     """What a call of this name is, of each setting that can have it; empty where none can."""
     lines = []
     for setting in CALLS:
-        for each in grammar(setting).explained():
+        for each in explained(grammar(setting)):
             if each.call.partition("(")[0] == name:
                 lines += [f"A value of --{setting}:", *_explanation(setting, each)]
     return "\n".join(lines).rstrip()

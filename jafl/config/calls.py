@@ -10,9 +10,10 @@ from typing import Any
 
 from jafl import data
 from jafl.base.errors import SettingError, did_you_mean, refusal
-from jafl.config.grammar import Call, Grammar, written
+from jafl.config.grammar import Grammar
 from jafl.config.own_files import file_of, own_name
 from jafl.config.parsing import items
+from jafl.config.values import Call, written
 from jafl.records import EventSchedule
 from jafl.schedule import (
     AVAILABILITIES,

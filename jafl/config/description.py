@@ -14,10 +14,11 @@ from jafl.base.described import origin
 from jafl.base.errors import refusal, require
 from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
-from jafl.config.grammar import Call, Grammar
+from jafl.config.grammar import Grammar
 from jafl.config.own_calls import Split
 from jafl.config.parsing import items
 from jafl.config.settings import Settings
+from jafl.config.values import Call
 from jafl.data import Source
 from jafl.specifications import Specification
 
@@ -91,7 +92,7 @@ def _made_by(value: Any, setting: str | None) -> tuple[Grammar, Call] | None:
             found = _split(found[1])
         if found and (factory := _name_in(grammar, *found)):
             own, arguments = factory
-            parameters = grammar.arguments_of(own)
+            parameters = grammar.parameters(own)
             return grammar, Call(
                 own, {each: _said(one, each) for each, one in arguments.items() if each in parameters}
             )

@@ -16,8 +16,8 @@ from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
 from jafl.config.declaration import default_model
-from jafl.config.grammar import DEFAULT
 from jafl.config.parsing import items
+from jafl.config.reading import DEFAULT
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen

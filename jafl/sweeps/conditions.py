@@ -9,7 +9,6 @@ from typing import Any
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid
 from jafl.config.declaration import NOT_ALWAYS_READ
-from jafl.config.grammar import Call
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
@@ -20,6 +19,7 @@ from jafl.config.settings import (
     in_world,
     is_setting,
 )
+from jafl.config.values import Call
 from jafl.runs.directory.reader import PastRun
 
 # What runs of one mean may differ in: the seed, and where data lie.

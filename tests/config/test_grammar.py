@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 import jafl
 from jafl.base.errors import SettingError, refusal, require
 from jafl.config import calls
-from jafl.config.grammar import Call, Grammar, written
+from jafl.config.documented import explained
+from jafl.config.grammar import Grammar
 from jafl.config.settings import Settings
+from jafl.config.values import Call, written
 
 DELAY = calls.grammar("delay")
 LISTED = ", ".join(calls.CALLS)
@@ -515,27 +517,27 @@ def test_what_is_flattened_is_what_a_dotted_name_reaches():
 
 
 def test_all_factories_are_explained_with_their_arguments():
-    explained = DRAWN.explained()
-    assert [each.call for each in explained[:2]] == [
+    shown = explained(DRAWN)
+    assert [each.call for each in shown[:2]] == [
         "empty()",
         "line(width, title='', dashed=False, times=2, turn=0, colour=None)",
     ]
-    assert [each.text for each in explained[:2]] == [
+    assert [each.text for each in shown[:2]] == [
         "One without arguments.",
         "A line, which is drawn. It may be dashed.",
     ]
-    assert len(DELAY.explained()) == len(DELAY.factories)
+    assert len(explained(DELAY)) == len(DELAY.factories)
 
 
 @pytest.mark.parametrize("setting", calls.CALLS)
 def test_every_example_of_the_help_is_a_call_and_arguments_have_texts(setting):
     grammar = calls.grammar(setting)
-    for each in grammar.explained():
+    for each in explained(grammar):
         name = each.call.partition("(")[0]
-        assert each.text and set(each.arguments) <= set(grammar._parameters(name))
+        assert each.text and set(each.arguments) <= set(grammar.parameters(name))
         if each.example and name not in grammar.inner:
             assert grammar.read(each.example).name == name
-    assert any(each.example for each in grammar.explained())
+    assert any(each.example for each in explained(grammar))
 
 
 # Refusals.

@@ -13,7 +13,6 @@ from jafl.config.builders.data import make_partition, make_source
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.declaration import GROUPS
 from jafl.config.experiment import make_experiments
-from jafl.config.grammar import _kinds
 from jafl.config.settings import (
     FILLED_BY_PRESETS,
     FORMAT,
@@ -28,6 +27,7 @@ from jafl.config.settings import (
     filled_by_preset,
     source_settings,
 )
+from jafl.config.values import kinds_of
 
 # What each setting declares
 
@@ -62,7 +62,7 @@ def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule()
             continue
         grammar = calls.grammar(setting)
         factories = [*grammar.factories, *grammar.inner]
-        assert any(float in _kinds(grammar._hints(each).get(argument, str)) for each in factories)
+        assert any(float in kinds_of(grammar.hints(each).get(argument, str)) for each in factories)
 
 
 def test_presets_fill_in_what_is_declared_for_them():

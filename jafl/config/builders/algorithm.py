@@ -6,8 +6,8 @@ from typing import Any
 from jafl.base.errors import SettingError, require
 from jafl.config import calls
 from jafl.config.builders.privacy import protected
-from jafl.config.grammar import Call
 from jafl.config.settings import Settings
+from jafl.config.values import Call
 from jafl.models import Model
 from jafl.records import Rule
 from jafl.specifications import Specification

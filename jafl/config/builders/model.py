@@ -8,8 +8,8 @@ from jafl.base.errors import require
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.calls import grammar
 from jafl.config.declaration import default_model
-from jafl.config.grammar import Call
 from jafl.config.settings import Settings
+from jafl.config.values import Call
 from jafl.data import Source
 from jafl.models import Model
 from jafl.models.low_rank import Adapted
