@@ -7,11 +7,24 @@ from jafl.base.errors import SettingError, did_you_mean, unknown_name
 from jafl.cli.commands import COMMANDS, SETTINGS, Command
 from jafl.cli.declared_flags import FLAGS, Declared, declared
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
-from jafl.config.declaration import GROUPS
 from jafl.config.documented import Explanation, explained
 from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
+# In the order in which --helpfull prints them.
+GROUPS = {
+    "run": "What to run, and for how long",
+    "data": "Data set",
+    "partition": "Partition among the clients",
+    "model": "Model",
+    "training": "Clients' training",
+    "server": "Server and aggregation rule",
+    "privacy": "Privacy of the clients: differential privacy, secure aggregation",
+    "protocol": "Protocol: who trains when, and when the server steps",
+    "delay": "Delays",
+    "presence": "Presence: availability, dropout and failures",
+    "output": "What is measured",
+}
 # {one of the ten settings that everybody uses: (an example, what it says)}
 TEN = {
     "algorithm": ("fedbuff,ace", "what to run; several are compared"),

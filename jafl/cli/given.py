@@ -12,9 +12,10 @@ from absl import flags
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command
 from jafl.cli.declared_flags import define
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, literal, says
-from jafl.config.declaration import join_with_or
-from jafl.config.settings import TYPES, nearest
+from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, literal
+from jafl.config.layers import says
+from jafl.config.parsing import join_with_or
+from jafl.config.settings import TYPES, is_setting, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Given:
         given: dict[str, Any] = {
             name: self.flags[name].value
             for name in self.flags
-            if self.flags[name].present and (name in TYPES or name in SHORT_NAMES or _is_argument(name))
+            if self.flags[name].present and is_setting(name)
         }
         arguments = [name for name in given if "." in argument_path(name)]
         for name in arguments:
@@ -105,7 +106,7 @@ def read(script: str, arguments: Sequence[str]) -> Given:
     rest = list(arguments[1:] if command.name else arguments)
     whole = list(_with_files(rest, command))
     values = define(
-        command.flags, [name for name in map(_name, whole) if _is_argument(name) and _reads(command, name)]
+        command.flags, [name for name in map(_name, whole) if is_argument(name) and _reads(command, name)]
     )
     try:
         words = values(["", *whole])[1:]
@@ -117,7 +118,7 @@ def read(script: str, arguments: Sequence[str]) -> Given:
         ) from None
     for name, flag in values.flag_values_dict().items():
         if isinstance(flag, str) and flag.startswith("--"):  # absl takes the next flag for the value
-            switch = f", or --{name}=true for a switch" if _is_argument(name) else ""
+            switch = f", or --{name}=true for a switch" if is_argument(name) else ""
             stands = "a value, and the next flag stands in its place"
             raise refusal(name, flag, stands, f"Write --{name}=VALUE{switch}.")
     _set_word(command, words, values)
@@ -237,14 +238,9 @@ def _known_name(argument: str) -> str:
     return name if _readers(name) else name.removeprefix("no")
 
 
-def _is_argument(name: str) -> bool:
-    """Whether it is the name of an argument of a call: ``delay.shape``."""
-    return "." in name and name.partition(".")[0] in CALLS
-
-
 def _reads(command: Command, name: str) -> bool:
     """Whether a command reads a flag; of an argument of a call, whether it reads the call."""
-    return (name.partition(".")[0] if _is_argument(name) else name) in command.flags
+    return (name.partition(".")[0] if is_argument(name) else name) in command.flags
 
 
 def _readers(name: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jafl import rules
-from jafl.config import calls
+from jafl.config.layers import with_arguments
 
 # Settings that hold wherever neither the user nor the preset says otherwise.
 COMMON: dict[str, Any] = {
@@ -18,6 +18,9 @@ COMMON: dict[str, Any] = {
     "client_work": "client_work(local_epochs=1, batch_size=8)",
     "server_optimizer": "sgd(learning_rate=1.0)",
 }
+
+# Data sets of texts whose next token is to be predicted at each place: y is [E, T].
+WITH_NEXT_TOKENS = ("python_source", "shakespeare")
 
 SYNCHRONOUS = {"protocol": "synchronous"}
 AFTER_STEP = {"protocol.restart": "after_step"}
@@ -123,4 +126,9 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
 def values(algorithm: str) -> Mapping[str, Any]:
     """{setting: value} of what an algorithm's preset fills in, its calls whole."""
     own = {name: value for name, value in PRESETS.get(algorithm, {}).items() if name != "rule"}
-    return calls.with_arguments(COMMON, own, defaults={})
+    return with_arguments(COMMON, own, defaults={})
+
+
+def default_model(dataset: str) -> str:
+    """The model of a data set where none is asked for."""
+    return "character_lstm" if dataset in WITH_NEXT_TOKENS else "mlp"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
-from jafl.config.declaration import join_with_or
 from jafl.config.own_files import own_factory, own_name, without_file
+from jafl.config.parsing import join_with_or
 from jafl.config.values import (
     Call,
     as_float,

@@ -9,13 +9,12 @@ import numpy as np
 
 from jafl.base.errors import SettingError, choose, refusal, require, seed_number
 from jafl.config import arms as all_arms
-from jafl.config import calls, foretold, grid, presets, readers, world
+from jafl.config import calls, foretold, grid, layers, presets, readers, world
 from jafl.config.arms import Arms, Override
 from jafl.config.builders.algorithm import build_rule
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
-from jafl.config.declaration import default_model
 from jafl.config.parsing import items
 from jafl.config.reading import DEFAULT
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
@@ -122,7 +121,7 @@ def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping
     for name, value in (conditions[0][0] if conditions else {}).items():
         setting, dot, argument = calls.argument_path(name).partition(".")
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
-        calls.changed(setting, [text for text in texts if text is not None], argument, value)
+        layers.changed(setting, [text for text in texts if text is not None], argument, value)
     refuse_unread([arms for _, arms in conditions])
 
 
@@ -159,7 +158,7 @@ def without_unread(
         if paths & {path, name}:
             _refuse([each])
         text = getattr(settings, name)
-        if text != DEFAULTS[name] and (not dot or calls.says(name, text, argument)):
+        if text != DEFAULTS[name] and (not dot or layers.says(name, text, argument)):
             rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]
             settings = dataclasses.replace(settings, **{name: rest})
             left_out.append(each)
@@ -176,7 +175,7 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     """
     name = calls.grammar("algorithm").read(algorithm).name
     _refuse_presets_restart(settings, name)
-    own = {**presets.values(name), "model": default_model(settings.dataset_name)}
+    own = {**presets.values(name), "model": presets.default_model(settings.dataset_name)}
     # In one spelling, with every default: what is the same then looks the same.
     whole: dict[str, Any] = {"seed": str(seed)}
     for setting in calls.CALLS:

@@ -17,8 +17,8 @@ from jafl.config.builders.data import filled_in, make_federation, make_inputs, m
 from jafl.config.builders.model import make_model
 from jafl.config.builders.schedule import make_schedule
 from jafl.config.calls import CALLS, grammar
-from jafl.config.declaration import WITH_NEXT_TOKENS
 from jafl.config.experiment import _evaluation_steps, make_experiments
+from jafl.config.presets import WITH_NEXT_TOKENS
 from jafl.config.resolution import refuse_unread, resolve_run, without_unread
 from jafl.config.settings import GROUP, TYPES, Settings, default_of
 from jafl.sweeps.sweep import run_sweep

@@ -11,9 +11,9 @@ import numpy as np
 from jafl import data
 from jafl.base.errors import SettingError, require, seed_number
 from jafl.config.calls import grammar
-from jafl.config.declaration import default_model
 from jafl.config.own_calls import Precision, Split
 from jafl.config.parsing import labels_in
+from jafl.config.presets import default_model
 from jafl.config.settings import DEFAULTS, Settings
 from jafl.data import Federation, Partition, Source
 from jafl.data.splits import fewer_for_evaluation, fold_source, with_shuffled_labels
