@@ -46,7 +46,6 @@ def test_every_short_name_is_that_of_an_argument_and_has_help(name):
     assert any(argument in arguments for arguments in calls.grammar(setting).arguments().values())
     assert re.fullmatch(r"(?s)\S.*[.)]", SHORT_HELP[name])
     assert name not in TYPES
-    assert set(SHORT_HELP) == set(SHORT_NAMES)
 
 
 def test_what_varies_within_a_program_is_a_number_of_neither_data_nor_schedule():
