@@ -9,35 +9,17 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from jafl import data
+from jafl import data, schedule
 from jafl.base.errors import SettingError
 from jafl.config.grammar import Grammar
 from jafl.config.own_files import file_of, own_name
 from jafl.config.parsing import items
 from jafl.records import EventSchedule
-from jafl.schedule import (
-    AVAILABILITIES,
-    DELAYS,
-    asynchronous,
-    compass,
-    delays,
-    drawn_staleness,
-    dropout,
-    duration_trace,
-    open_arrivals,
-    polled,
-    queued,
-    read_availability,
-    synchronous,
-    tiered,
-)
+from jafl.schedule import delays, dropout
 
+_NAMES = "asynchronous synchronous open_arrivals drawn_staleness queued compass tiered polled"
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
-    each.__name__: each
-    for each in (
-        *(asynchronous, synchronous, open_arrivals, drawn_staleness),
-        *(queued, compass, tiered, polled),
-    )
+    name: getattr(schedule, name) for name in _NAMES.split()
 }
 # The argument that holds the trips per server step, by protocol; of one without, they follow from the arrivals.
 TRIPS_PER_STEP = {
@@ -76,15 +58,12 @@ _WITHOUT_JAX = (
     ),
     Grammar(
         "delay",
-        {**DELAYS, **{law.__name__: law for law in _LAWS}, "duration_trace": duration_trace},
+        {**schedule.DELAYS, **{each.__name__: each for each in (*_LAWS, schedule.duration_trace)}},
         supplied=("model_bytes", "upload_bytes"),
         fixed=("num_examples",),
     ),
-    Grammar("availability", {**AVAILABILITIES, "read_availability": read_availability}),
-    Grammar(
-        "dropout",
-        {maker.__name__: maker for maker in (dropout.nobody, dropout.fraction, dropout.clients)},
-    ),
+    Grammar("availability", {**schedule.AVAILABILITIES, "read_availability": schedule.read_availability}),
+    Grammar("dropout", {each.__name__: each for each in (dropout.nobody, dropout.fraction, dropout.clients)}),
     Grammar(
         "partition",
         {**data.PARTITIONS, "natural": data.natural},

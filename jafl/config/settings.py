@@ -264,11 +264,8 @@ class Settings:
         """
         layers = (values, *layers)
         for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
-            raise SettingError(
-                f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}",
-                setting=name,
-                value=value,
-            )
+            message = f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}"
+            raise SettingError(message, setting=name, value=value)
         whole = with_arguments(*layers, defaults=DEFAULTS)
         for name, value in whole.items():
             kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
@@ -394,9 +391,9 @@ def config_content(path: str) -> dict[str, Any]:
     try:
         content = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError) as error:
-        reason = (
-            f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not JSON: {error}"
-        )
+        reason = f"is not JSON: {error}"
+        if isinstance(error, OSError):
+            reason = f"cannot be read: {error.strerror}"
         raise SettingError(f"config is {path!r}, but {reason}.", setting="config", value=path) from error
     version = content.get("format") if isinstance(content, dict) else None
     fits = isinstance(content, dict) and version == FORMAT

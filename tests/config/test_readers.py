@@ -12,7 +12,7 @@ from tiers import in_tiers
 from jafl import data
 from jafl.base.errors import SettingError
 from jafl.config import readers
-from jafl.config.builders.algorithm import make_client_work, make_rule, make_server_optimizer
+from jafl.config.builders.algorithm import make_client_work, make_optimizer, make_rule
 from jafl.config.builders.data import filled_in, make_federation, make_inputs, make_source
 from jafl.config.builders.model import make_model
 from jafl.config.builders.schedule import make_schedule
@@ -355,7 +355,7 @@ def ingredients(settings):
     arrays += vars(federation.held_out).values() if federation.held_out else []
     digest = [hash(np.asarray(array).tobytes()) for array in arrays if array is not None]
     of_work = {name: value for name, value in work.arguments.items() if name != "model"}
-    optimizer = make_server_optimizer(run)
+    optimizer = make_optimizer(run, "server_optimizer")
     parts = (
         digest,
         model.module,

@@ -9,13 +9,7 @@ from jafl.config import calls
 from jafl.config.calls import grammar
 from jafl.config.settings import Settings
 from jafl.records import EventSchedule
-from jafl.schedule import (
-    Availability,
-    AvailabilityTrace,
-    Dropout,
-    availability,
-    delays,
-)
+from jafl.schedule import Availability, AvailabilityTrace, Dropout, availability, delays
 from jafl.schedule.arguments import as_availability
 from jafl.schedule.durations import draw_durations
 from jafl.schedule.local_steps import DelayOfSteps
