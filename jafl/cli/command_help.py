@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, unknown_name
 from jafl.cli.commands import COMMANDS, SETTINGS, Command
@@ -88,10 +89,8 @@ def of_command(command: Command, program: str) -> str:
     if len(settings) == len(SETTINGS):
         lines += ["", f"And every setting: {program} --helpfull."]
     elif settings:
-        lines += [
-            "",
-            _wrapped(f"And these settings, which {program} --helpfull explains: {', '.join(settings)}.", ""),
-        ]
+        text = f"And these settings, which {program} --helpfull explains: {', '.join(settings)}."
+        lines += ["", _wrapped(text, "")]
     return "\n".join(lines)
 
 
@@ -208,11 +207,5 @@ def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent + "    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    how: dict[str, Any] = {"initial_indent": indent, "subsequent_indent": indent + "    "}
+    return textwrap.fill(text, WIDTH, **how, break_long_words=False, break_on_hyphens=False)

@@ -68,11 +68,8 @@ class DataCache:
     def federation(self, settings: Settings, seed: int) -> Federation:
         """The clients of these settings, filled in from the data set (``filled_in``)."""
         source = self.source(settings)
-        key = (
-            _written(settings, source_settings(settings.dataset_name)),
-            _written(settings, OF_FEDERATION),
-            seed,
-        )
+        source_key = _written(settings, source_settings(settings.dataset_name))
+        key = source_key, _written(settings, OF_FEDERATION), seed
         if key not in self._federations:
             if len(self._federations) >= self.FEDERATIONS:
                 del self._federations[next(iter(self._federations))]

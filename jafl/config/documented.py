@@ -59,14 +59,9 @@ def _example(grammar: Grammar, name: str) -> str:
     return str(Call(name, {each.name: each.default for each in simple if each.name not in grammar.supplied}))
 
 
-def without_partial(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of which some arguments are given."""
-    return factory.func if isinstance(factory, functools.partial) else factory
-
-
 def _docstring(factory: Callable[..., Any]) -> str:
     """Without the markup of code, roles (optax's) and links: ``:func:`optax.nadam```` as optax.nadam."""
-    text = inspect.getdoc(without_partial(factory)) or ""
+    text = inspect.getdoc(factory.func if isinstance(factory, functools.partial) else factory) or ""
     return re.sub(r"(?::\w+:)?(`+)~?([^`]+?)(?:\s<[^`>]*>)?\1_*", r"\2", text)
 
 

@@ -391,10 +391,8 @@ def config_content(path: str) -> dict[str, Any]:
     try:
         content = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError) as error:
-        reason = f"is not JSON: {error}"
-        if isinstance(error, OSError):
-            reason = f"cannot be read: {error.strerror}"
-        raise SettingError(f"config is {path!r}, but {reason}.", setting="config", value=path) from error
+        why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not JSON: {error}"
+        raise SettingError(f"config is {path!r}, but {why}.", setting="config", value=path) from error
     version = content.get("format") if isinstance(content, dict) else None
     fits = isinstance(content, dict) and version == FORMAT
     remedy = "Runs write such a file as config.json." if version is None else ""

@@ -113,13 +113,9 @@ def kinds_of(hint: Any) -> tuple[Any, ...]:
         parts: Collection[Any] = typing.get_args(hint)
         if np.number in parts:  # all that an array is made of: a number
             parts = [each for each in parts if each in (float, type(None))]
-        return tuple(kind for each in parts if not _is_unsaid(each) for kind in kinds_of(each))
+        said = [each for each in parts if not (hasattr(each, "dtype") or typing.get_origin(each) is Callable)]
+        return tuple(kind for each in said for kind in kinds_of(each))
     return (typing.get_origin(hint) or hint,)
-
-
-def _is_unsaid(hint: Any) -> bool:
-    """Whether it is the type of arrays, or of functions."""
-    return hasattr(hint, "dtype") or typing.get_origin(hint) is Callable
 
 
 def is_of(value: Any, kind: Any) -> bool:

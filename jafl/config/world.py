@@ -92,16 +92,10 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     unable = [label for world in worlds_there if world not in able for label in world.labels]
     if len(able) == 1 and unable:
         reasons = dict.fromkeys(why_unread(name, first[label]) for label in unable)
-        raise refusal(
-            name,
-            able[0].settings[name],
-            f"left out, or read by all that are compared: {', '.join(unable)} cannot",
-            f"{' '.join(reasons)} {ON_PURPOSE}",
-        )
-    values = "; ".join(
-        f"{grid.shown(world.settings[name])} for {', '.join(world.labels)}" for world in worlds_there
+        allowed = f"left out, or read by all that are compared: {', '.join(unable)} cannot"
+        raise refusal(name, able[0].settings[name], allowed, f"{' '.join(reasons)} {ON_PURPOSE}")
+    said = [f"{grid.shown(each.settings[name])} for {', '.join(each.labels)}" for each in worlds_there]
+    message = (
+        f"{name} is {'; '.join(said)}. What is compared shares its world: give all the same. {ON_PURPOSE}"
     )
-    raise SettingError(
-        f"{name} is {values}. What is compared shares its world: give all the same. {ON_PURPOSE}",
-        setting=name,
-    )
+    raise SettingError(message, setting=name)

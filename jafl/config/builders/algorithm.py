@@ -53,12 +53,8 @@ def build_rule(settings: Settings) -> Rule:
 
 def _check_staleness_weight(weight: Any) -> None:
     """Raises SettingError for a number of a staleness weight that is below 0 or infinite."""
-    require(
-        weight is None or isinstance(weight, Call),
-        "algorithm.staleness_weight",
-        weight,
-        "a call, such as constant",
-    )
+    fits = weight is None or isinstance(weight, Call)
+    require(fits, "algorithm.staleness_weight", weight, "a call, such as constant")
     for argument, value in weight.arguments.items() if weight else ():
         name = f"algorithm.staleness_weight.{argument}"
         require(0 <= value < float("inf"), name, value, "a finite number, at least 0")

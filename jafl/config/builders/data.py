@@ -65,16 +65,12 @@ def _of_setting(setting: str, *others: str) -> Iterator[None]:
         raise
 
 
+@_of_setting("split", "data_seed", "seed")
 def make_source(settings: Settings, read: Callable[..., Source] | None = None) -> Source:
     """The data set, in the precision asked for, split for the run, the server's own examples taken out.
 
     read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
     """
-    with _of_setting("split", "data_seed", "seed"):
-        return _split_source(settings, read)
-
-
-def _split_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
     split, drawn = split_of(settings), run_split(settings)
     if drawn.fold is None:
         source = _named_source(settings, dataclasses.replace(split, seed=drawn.data_seed), read)
@@ -190,12 +186,8 @@ def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
     if not settings.richest_last:
         return partition
     labels = labels_in("richest_last", settings.richest_last)
-    require(
-        np.isin(labels, source.y).all(),
-        "richest_last",
-        settings.richest_last,
-        "labels that occur in the data set",
-    )
+    occur = np.isin(labels, source.y).all()
+    require(occur, "richest_last", settings.richest_last, "labels that occur in the data set")
     held = np.split(partition.indices, partition.offsets[1:-1])
     shares = [np.isin(source.y[indices], labels).mean() for indices in held]
     return Partition.from_lists([held[client] for client in np.argsort(shares, kind="stable")])
