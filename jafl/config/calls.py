@@ -21,15 +21,17 @@ _NAMES = "asynchronous synchronous open_arrivals drawn_staleness queued compass 
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
     name: getattr(schedule, name) for name in _NAMES.split()
 }
+_PARAMETERS = {name: inspect.signature(protocol).parameters for name, protocol in PROTOCOLS.items()}
 # The argument that holds the trips per server step, by protocol; of one without, they follow from the arrivals.
 TRIPS_PER_STEP = {
     name: argument
-    for name, protocol in PROTOCOLS.items()
+    for name in PROTOCOLS
     for argument in ("buffer_size", "cohort_size")
-    if argument in inspect.signature(protocol).parameters
+    if argument in _PARAMETERS[name]
 }
+WITH_INITIAL_ROUND = tuple(name for name in PROTOCOLS if "initial_round" in _PARAMETERS[name])
 # Protocols in which nobody fails, leaves or is away.
-WITHOUT_LOSSES = ("drawn_staleness", "queued", "compass", "tiered", "polled")
+WITHOUT_LOSSES = tuple(name for name in PROTOCOLS if "dropout" not in _PARAMETERS[name])
 NOT_ALWAYS_READ = ("availability", "dropout")  # by runs of these protocols, where they have their defaults
 BUDGETS = ("client_trips", "server_steps")  # of which a run has one
 _LAWS = (delays.slow_fraction, delays.once_per_client, delays.per_step, delays.with_network, delays.throttled)

@@ -50,22 +50,21 @@ def run_split(settings: Settings) -> Drawn:
 
 
 @contextlib.contextmanager
-def _of_setting(setting: str, *others: str) -> Iterator[None]:
+def _of_setting(setting: str, **others: str) -> Iterator[None]:
     """Gives a refusal of an argument of the setting's call the name that it has there.
 
-    others: the names, old and new in turn, of what functions call otherwise.
+    others: by the names of arguments that functions have for them.
     """
-    named = dict(zip(others[::2], others[1::2], strict=True))
     try:
         yield
     except SettingError as error:
-        argument = named.get(error.setting, error.setting)
+        argument = others.get(error.setting, error.setting)
         if argument in grammar(setting).arguments()[setting]:
             raise error.of(f"{setting}.{argument}") from error
         raise
 
 
-@_of_setting("split", "data_seed", "seed")
+@_of_setting("split", data_seed="seed")
 def make_source(settings: Settings, read: Callable[..., Source] | None = None) -> Source:
     """The data set, in the precision asked for, split for the run, the server's own examples taken out.
 
@@ -175,7 +174,7 @@ def make_federation(settings: Settings, source: Source, seed: int) -> Federation
     partition, held_out = make_partition(settings, source, seed), None
     share = split_of(settings).client_test_fraction
     if share:
-        with _of_setting("split", "fraction", "client_test_fraction"):
+        with _of_setting("split", fraction="client_test_fraction"):
             partition, held_out = data.hold_out(partition, share, seed=seed)
     return data.federate(source, partition, held_out=held_out)
 
