@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from jafl import data, schedule
@@ -180,6 +180,24 @@ def grammar(setting: str) -> Grammar:
         path.partition(".")[2]: name for path, name in _SHORT.items() if setting_of(path) == setting
     }
     return dataclasses.replace(found[0], elsewhere=tuple(SHORT_NAMES), short_names=short_names)
+
+
+@contextlib.contextmanager
+def naming(setting: str, text: str = "", **others: str) -> Iterator[None]:
+    """Gives a refusal of an argument of a setting's call the name that it has there.
+
+    Args:
+      setting: its name.
+      text: its call. Default: one named like the setting.
+      others: by the names of arguments that functions have for them.
+    """
+    try:
+        yield
+    except SettingError as error:
+        argument = others.get(error.setting, error.setting)
+        if grammar(setting).has(text or setting, argument):
+            raise error.of(f"{setting}.{argument}") from error
+        raise
 
 
 def bare_name(text: str) -> str:

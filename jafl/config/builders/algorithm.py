@@ -42,12 +42,8 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
 
 def build_rule(settings: Settings) -> Rule:
     """The rule itself; raises SettingError by the setting's name for an argument that it refuses."""
-    grammar = calls.grammar("algorithm")
-    try:
+    with calls.naming("algorithm", settings.algorithm):
         rule: Rule = make_rule(settings).build()
-    except SettingError as error:
-        is_own = "." not in error.setting and grammar.has(settings.algorithm, error.setting)
-        raise (error.of(f"algorithm.{error.setting}") if is_own else error) from None
     return rule
 
 

@@ -1,16 +1,15 @@
 """The data set and who holds which examples, from settings."""
 
-import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from jafl import data
-from jafl.base.errors import SettingError, require, seed_number
-from jafl.config.calls import grammar
+from jafl.base.errors import require, seed_number
+from jafl.config.calls import grammar, naming
 from jafl.config.own_calls import Precision, Split
 from jafl.config.parsing import labels_in
 from jafl.config.presets import default_model
@@ -49,22 +48,7 @@ def run_split(settings: Settings) -> Drawn:
     return Drawn((base + seed) % 2**32 if split.resample else base)
 
 
-@contextlib.contextmanager
-def _of_setting(setting: str, **others: str) -> Iterator[None]:
-    """Gives a refusal of an argument of the setting's call the name that it has there.
-
-    others: by the names of arguments that functions have for them.
-    """
-    try:
-        yield
-    except SettingError as error:
-        argument = others.get(error.setting, error.setting)
-        if argument in grammar(setting).arguments()[setting]:
-            raise error.of(f"{setting}.{argument}") from error
-        raise
-
-
-@_of_setting("split", data_seed="seed")
+@naming("split", data_seed="seed")
 def make_source(settings: Settings, read: Callable[..., Source] | None = None) -> Source:
     """The data set, in the precision asked for, split for the run, the server's own examples taken out.
 
@@ -115,7 +99,7 @@ def _named_source(settings: Settings, split: Split, read: Callable[..., Source] 
 def make_inputs(settings: Settings, source: Source) -> Inputs | None:
     """How the model reads the data set's examples; None: as they are."""
     augmentation = grammar("augmentation").given(settings.augmentation)
-    with _of_setting("augmentation"):
+    with naming("augmentation"):
         inputs = Inputs.of(source, **augmentation, dtype=settings.float_type)
     if source.x.ndim == 4:
         side = max(source.x.shape[1:3])
@@ -174,7 +158,7 @@ def make_federation(settings: Settings, source: Source, seed: int) -> Federation
     partition, held_out = make_partition(settings, source, seed), None
     share = split_of(settings).client_test_fraction
     if share:
-        with _of_setting("split", fraction="client_test_fraction"):
+        with naming("split", fraction="client_test_fraction"):
             partition, held_out = data.hold_out(partition, share, seed=seed)
     return data.federate(source, partition, held_out=held_out)
 
