@@ -7,7 +7,7 @@ from typing import Any
 from jafl.base.errors import SettingError, did_you_mean, unknown_name
 from jafl.cli.commands import COMMANDS, SETTINGS, Command
 from jafl.cli.declared_flags import FLAGS, Declared, declared
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, setting_of
 from jafl.config.documented import Explanation, explained
 from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES
 
@@ -172,13 +172,8 @@ def _section(title: str, flags: Mapping[str, Declared]) -> str:
 
 def _names(group: str) -> list[str]:
     """The names of its settings, after each the short ones of its arguments."""
-    short_names = {name: path.partition(".")[0] for name, path in SHORT_NAMES.items()}
-    return [
-        each
-        for name, own in GROUP.items()
-        if own == group
-        for each in (name, *(short for short, setting in short_names.items() if setting == name))
-    ]
+    own = [name for name in GROUP if GROUP[name] == group]
+    return [each for name in own for each in (name, *(one for one in SHORT_NAMES if setting_of(one) == name))]
 
 
 def _setting(name: str) -> Declared:

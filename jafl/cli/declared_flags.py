@@ -1,6 +1,6 @@
 """The flags that are no settings, each declared once; which commands read them stands in ``commands``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -129,5 +129,9 @@ def _define(defined: flags.FlagValues, name: str) -> None:
     elif kind is int:
         flags.DEFINE_integer(name, default, text, lower_bound=allowed, flag_values=defined)
     else:
-        define_flag = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}[kind]
-        define_flag(name, default, text, flag_values=defined)
+        of_kind: Mapping[type, Callable[..., Any]] = {
+            bool: flags.DEFINE_bool,
+            float: flags.DEFINE_float,
+            str: flags.DEFINE_string,
+        }
+        of_kind[kind](name, default, text, flag_values=defined)
