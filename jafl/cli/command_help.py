@@ -2,16 +2,30 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, unknown_name
 from jafl.cli.commands import COMMANDS, SETTINGS, Command
 from jafl.cli.declared_flags import FLAGS, Declared, declared
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar
-from jafl.config.declaration import GROUPS
-from jafl.config.grammar import Explanation
+from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, setting_of
+from jafl.config.documented import Explanation, explained
 from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES
 
 WIDTH = 100
+# In the order in which --helpfull prints them.
+GROUPS = {
+    "run": "What to run, and for how long",
+    "data": "Data set",
+    "partition": "Partition among the clients",
+    "model": "Model",
+    "training": "Clients' training",
+    "server": "Server and aggregation rule",
+    "privacy": "Privacy of the clients: differential privacy, secure aggregation",
+    "protocol": "Protocol: who trains when, and when the server steps",
+    "delay": "Delays",
+    "presence": "Presence: availability, dropout and failures",
+    "output": "What is measured",
+}
 # {one of the ten settings that everybody uses: (an example, what it says)}
 TEN = {
     "algorithm": ("fedbuff,ace", "what to run; several are compared"),
@@ -75,10 +89,8 @@ def of_command(command: Command, program: str) -> str:
     if len(settings) == len(SETTINGS):
         lines += ["", f"And every setting: {program} --helpfull."]
     elif settings:
-        lines += [
-            "",
-            _wrapped(f"And these settings, which {program} --helpfull explains: {', '.join(settings)}.", ""),
-        ]
+        text = f"And these settings, which {program} --helpfull explains: {', '.join(settings)}."
+        lines += ["", _wrapped(text, "")]
     return "\n".join(lines)
 
 
@@ -115,12 +127,12 @@ def of(name: str, program: str) -> str:
             return _explained(name, declared(name))
         # Its own text without the names, which follow with all arguments.
         lines = [_explained(name, declared(name)), ""]
-        lines += [line for each in grammar(name).explained() for line in _explanation(name, each)]
+        lines += [line for each in explained(grammar(name)) for line in _explanation(name, each)]
         return "\n".join(lines).rstrip()
     lines = []
     if name in SHORT_HELP:
         lines = [_wrapped(f"--{name}: {SHORT_HELP[name]} It is {argument_path(name)}.", "  ")]
-    for each in grammar(setting).explained():
+    for each in explained(grammar(setting)):
         if argument in each.arguments:
             lines += [_wrapped(each.call, ""), _wrapped(f"{argument}: {each.arguments[argument]}", "    ")]
     if not lines:
@@ -133,7 +145,7 @@ def _values(name: str) -> str:
     """What a call of this name is, of each setting that can have it; empty where none can."""
     lines = []
     for setting in CALLS:
-        for each in grammar(setting).explained():
+        for each in explained(grammar(setting)):
             if each.call.partition("(")[0] == name:
                 lines += [f"A value of --{setting}:", *_explanation(setting, each)]
     return "\n".join(lines).rstrip()
@@ -160,13 +172,8 @@ def _section(title: str, flags: Mapping[str, Declared]) -> str:
 
 def _names(group: str) -> list[str]:
     """The names of its settings, after each the short ones of its arguments."""
-    short_names = {name: path.partition(".")[0] for name, path in SHORT_NAMES.items()}
-    return [
-        each
-        for name, own in GROUP.items()
-        if own == group
-        for each in (name, *(short for short, setting in short_names.items() if setting == name))
-    ]
+    own = [name for name in GROUP if GROUP[name] == group]
+    return [each for name in own for each in (name, *(one for one in SHORT_NAMES if setting_of(one) == name))]
 
 
 def _setting(name: str) -> Declared:
@@ -195,11 +202,5 @@ def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent + "    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    how: dict[str, Any] = {"initial_indent": indent, "subsequent_indent": indent + "    "}
+    return textwrap.fill(text, WIDTH, **how, break_long_words=False, break_on_hyphens=False)

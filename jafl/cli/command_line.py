@@ -1,8 +1,8 @@
 """The command ``jafl``, which is also ``python -m jafl`` and, in the repository, ``python run.py``.
 
 It is separate from those three so that each of them is a line and a console script has a function to call. Which
-commands there are, and which flags each reads, stands in ``commands``; ``given`` reads them, ``command_help`` writes
-what --help prints.
+commands there are, and which flags each reads, stands in ``commands``; ``given`` reads them, ``described`` makes
+settings of them, ``command_help`` writes what --help prints.
 
 Exit status: 0 done, 1 diverged, or a row of a benchmark failed, 2 a setting cannot work or a run is damaged, 3 a file
 could not be written, or a picture could not be drawn, 130 interrupted.
@@ -18,17 +18,15 @@ from absl import app, flags, logging
 
 import jafl
 from jafl.ahead_of_time.compiler_process import run_command
-from jafl.base import checksums
 from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help, given
 from jafl.cli.commands import OF_EXPERIMENTS
+from jafl.cli.described import settings_of, swept_by, warn, without_unread
 from jafl.cli.given import Given
-from jafl.config.calls import argument_path
 from jafl.config.grammar import Grammar
 from jafl.config.parsing import items
-from jafl.config.settings import Settings, config_content, is_setting
-from jafl.runs.directory import reader
+from jafl.config.settings import Settings
 from jafl.runs.hosts.streams import keep_going_without_readers
 
 if TYPE_CHECKING:
@@ -45,22 +43,19 @@ EXIT_STATUS = {"damaged": 2, "diverged": 1, "interrupted": 130, UNDRAWN: 3}
 
 
 def _train(asked: Given) -> int:
-    swept = _swept_in_file(asked)
+    """Trains what is described, or goes on with it; returns the exit status."""
+    swept = swept_by(asked)
     if asked.distributed is None:
-        return _exit_status(_run(asked, _settings(asked), swept))
-    return _run_on_hosts(asked, swept)
-
-
-def _run_on_hosts(asked: Given, swept: dict[str, Any]) -> int:
-    """Trains on several hosts; returns the exit status. swept: the sweep that a file holds, which is refused."""
+        return _exit_status(_run(asked, settings_of(asked), swept))
     remedy = (
         "It is for one run, or a comparison; docs/clusters.md shows how hosts share a sweep, with --part."
     )
     require(not swept, "distributed", asked.distributed, "left out of a sweep", remedy)
     from jafl.runs.hosts import connection
 
-    act = functools.partial(_run_as_member, asked)
-    return connection.run(_address(asked.distributed), act, with_errors_shown)
+    return connection.run(
+        _address(asked.distributed), functools.partial(_run_as_member, asked), with_errors_shown
+    )
 
 
 def _address(text: str) -> "Address":
@@ -75,7 +70,7 @@ def _run_as_member(asked: Given, member: "Member") -> int:
     """What one of several processes does: the first one runs the command, the others follow it."""
     from jafl.runs.hosts.several_hosts import Follower
 
-    settings = member.settings(lambda: _without_unread(asked, _settings(asked), {}))
+    settings = member.settings(lambda: without_unread(asked, settings_of(asked), {}))
     if not isinstance(member, Follower):
         return _exit_status(_run(asked, settings, {}, member))
     _set_up_jax(settings.float_type)
@@ -88,7 +83,7 @@ def _run(asked: Given, settings: Settings, swept: dict[str, Any], hosts: "Hosts 
     swept: the sweep that a file holds, or empty.
     """
     _set_up_jax(settings.float_type)
-    settings = _without_unread(asked, settings, swept)
+    settings = without_unread(asked, settings, swept)
     resume = asked.command.name == "resume"
     remedy = "A comparison that began in parts goes on by its command, run.py sweep."
     require(swept or not asked.part, "part", asked.part, "left out, but for a sweep", remedy)
@@ -106,14 +101,13 @@ def _run(asked: Given, settings: Settings, swept: dict[str, Any], hosts: "Hosts 
 
 
 def _sweep(asked: Given) -> int:
-    settings = _settings(asked)
-    swept = _swept_in_file(asked) | ({"sweep": asked.sweep} if asked.sweep else {})
+    settings, swept = settings_of(asked), swept_by(asked)
     _set_up_jax(settings.float_type)
     several = len(items("algorithm", settings.algorithm)) > 1 or "," in settings.seed
     named = {"algorithm", "seed"} & set(asked.settings()) or asked.config
     allowed = 'given, sweep "partition.alpha=0.1,1", or several algorithms or seeds'
     require(swept or (several and named), "sweep", asked.sweep, allowed)
-    return _exit_status(_run_sweep(asked, _without_unread(asked, settings, swept), swept))
+    return _exit_status(_run_sweep(asked, without_unread(asked, settings, swept), swept))
 
 
 def _run_sweep(asked: Given, settings: Settings, swept: dict[str, Any]) -> set[str]:
@@ -131,29 +125,17 @@ def _run_sweep(asked: Given, settings: Settings, swept: dict[str, Any]) -> set[s
     return {*ended.part_statuses, *([UNDRAWN] if ended.undrawn else [])}
 
 
-def _resume(asked: Given) -> int:
-    if reader.settings_file(asked.output_dir).name == "config.json":
-        reader.read_run(
-            asked.output_dir, with_metrics=False
-        )  # refuses a file without algorithm, which has a default
-    swept = _crossed(reader.swept(asked.output_dir) or {})
-    if asked.distributed is not None:
-        return _run_on_hosts(asked, swept)
-    return _exit_status(_run(asked, _settings(asked), swept))
-
-
 def _plan(asked: Given) -> int:
     if asked.experiment:
         _refuse(asked, ("config", "overwrite", "pictures"), "with --experiment")
         return _run_experiment(asked, dry_run=True)
     _refuse(asked, OF_EXPERIMENTS, "without --experiment")
-    settings = _settings(asked)
+    settings = settings_of(asked)
     _set_up_jax(settings.float_type)
     from jafl.runs import runner
 
-    settings, overwrite = _without_unread(asked, settings, {}), bool(asked.overwrite)
-    which = {"command": asked.words, "pictures": asked.pictures}
-    undrawn = runner.dry_run(settings, asked.output_dir, overwrite=overwrite, **which)
+    how = {"overwrite": bool(asked.overwrite), "command": asked.words, "pictures": asked.pictures}
+    undrawn = runner.dry_run(without_unread(asked, settings, {}), asked.output_dir, **how)
     return _exit_status({UNDRAWN} if undrawn else set())
 
 
@@ -161,17 +143,17 @@ def _forecast(asked: Given) -> int:
     """Forecasts, in a child process: a compiler that crashes then ends in a message."""
     if asked.experiment:
         _refuse(asked, ("config", "sweep"), "with --experiment")
-        if (status := run_command(asked.arguments, asked.forecast)) is not None:
-            return status
-        return _run_experiment(asked, forecast=asked.forecast)
-    _refuse(asked, OF_EXPERIMENTS, "without --experiment")
-    settings, swept = _settings(asked), {"sweep": asked.sweep} if asked.sweep else _swept_in_file(asked)
+    else:
+        _refuse(asked, OF_EXPERIMENTS, "without --experiment")
+        settings, swept = settings_of(asked), swept_by(asked)
     if (status := run_command(asked.arguments, asked.forecast)) is not None:
         return status
+    if asked.experiment:
+        return _run_experiment(asked, forecast=asked.forecast)
     _set_up_jax(settings.float_type)
     from jafl.sweeps.forecast import forecast_runs
 
-    forecast_runs(_without_unread(asked, settings, swept), asked.forecast, **swept)
+    forecast_runs(without_unread(asked, settings, swept), asked.forecast, **swept)
     return 0
 
 
@@ -248,7 +230,7 @@ ACTS: Mapping[str, Callable[[Given], int]] = {
     "": _train,
     "sweep": _sweep,
     "experiment": _experiment,
-    "resume": _resume,
+    "resume": _train,
     "report": _report,
     "plan": _plan,
     "forecast": _forecast,
@@ -264,7 +246,7 @@ def _refuse(asked: Given, names: Iterable[str], where: str) -> None:
         value = getattr(asked, name)
         require(name not in asked.typed, name, value, f"left out {where}")
         if asked.flags[name].present:
-            _warn(f"--{name}={value} stands in the flag file, but is not read {where}.")
+            warn(f"--{name}={value} stands in the flag file, but is not read {where}.")
 
 
 def _find_experiments(setting: str, value: str, what: str) -> None:
@@ -314,76 +296,6 @@ def _part(asked: Given) -> str | None:
     if part:
         print(f"A task of a SLURM array: --part={part}. (--part=1/1: each task trains all runs.)")
     return part
-
-
-def _settings(asked: Given) -> Settings:
-    """The settings: those typed, over those of a file, over the defaults."""
-    typed = asked.settings()
-    if asked.command.name == "resume":
-        return Settings.from_file(str(reader.settings_file(asked.output_dir)), **typed)
-    if asked.config:
-        settings = Settings.from_file(asked.config, **typed)
-        _tell_of_changed_inputs(asked.config, typed)
-        return settings
-    return Settings.from_mapping(typed)
-
-
-def _swept_in_file(asked: Given) -> dict[str, Any]:
-    """What the ``sweep.json`` of --config crosses, as ``_crossed`` returns it."""
-    if not asked.config:
-        return {}
-    from jafl.config import grid
-
-    return _crossed(grid.checked(reader.swept_in(config_content(asked.config)), asked.config))
-
-
-def _crossed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """``sweep``, ``arms`` and ``overrides`` of a ``sweep.json``, as keyword arguments; empty where it has none."""
-    from jafl.config.arms import Override
-
-    overrides = [Override(**override) for override in content.get("overrides", ())]
-    return {**content, **({"overrides": overrides} if overrides else {})}
-
-
-def _without_unread(asked: Given, settings: Settings, swept: dict[str, Any]) -> Settings:
-    """The settings without those of files that no run reads, of which it tells; refuses those typed."""
-    from jafl.config.resolution import without_unread
-
-    typed = set(filter(is_setting, asked.typed))
-    readable_settings, left_out = without_unread(settings, typed, **swept)
-    flagged = set(map(argument_path, asked.settings()))
-    for name, value, reason in left_out:
-        path = argument_path(name)
-        in_flags = flagged & {path, path.partition(".")[0]}
-        source = "the flag file" if in_flags else asked.config or asked.output_dir
-        _warn(f"{name} is {value!r} in {source}, but no run reads it. {reason}")
-    return readable_settings
-
-
-def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
-    """Warns of files that the run of a config.json has read, and that hold something else now.
-
-    names: the settings that were typed, which take the place of those in the file.
-    """
-    content = config_content(path)
-    before = content.get("inputs")
-    if not isinstance(before, dict):
-        return
-    from jafl.config import calls, inputs
-
-    files = {
-        what: file
-        for what, file in calls.files(content).items()
-        if not {what.partition("/")[0], what.partition(".")[0]} & set(names)
-    }
-    now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}
-    known = {what: digest for what, digest in before.items() if what in now}
-    for line in inputs.changed(content, known, {what: now[what] for what in known}):
-        _warn(f"the run of {path} had other inputs, so this one does not repeat it. {line}.")
-
-
-def _warn(text: str) -> None:
-    print(f"Warning: {text}", file=sys.stderr)
 
 
 def _exit_status(statuses: set[str]) -> int:
@@ -442,25 +354,17 @@ def with_errors_shown(act: Callable[[], int]) -> int:
     try:
         return act()
     except MemoryError as error:
-        print(
-            f"Error: not enough memory for these settings ({error}). Lower num_clients, client_trips or "
-            "dataset.mean_examples.",
-            file=sys.stderr,
-        )
-        return 2
+        remedy = "Lower num_clients, client_trips or dataset.mean_examples."
+        text, status = f"Error: not enough memory for these settings ({error}). {remedy}", 2
     except SettingError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
+        text, status = f"Error: {error}", 2
     except OSError as error:
-        print(
-            f"Error: {error}. What was written before is whole: once there is room, "
-            "run.py resume DIRECTORY goes on from the last checkpoint.",
-            file=sys.stderr,
-        )
-        return 3
+        remedy = "once there is room, run.py resume DIRECTORY goes on from the last checkpoint."
+        text, status = f"Error: {error}. What was written before is whole: {remedy}", 3
     except KeyboardInterrupt:
-        print("Interrupted: ended at once. What was measured before is kept.", file=sys.stderr)
-        return 130
+        text, status = "Interrupted: ended at once. What was measured before is kept.", 130
+    print(text, file=sys.stderr)
+    return status
 
 
 def start() -> None:

@@ -23,7 +23,6 @@ class Command:
       examples: {what stands behind ``run.py``: what it does}; the first one is short, for the list of commands.
       flags: the names of the flags that it reads.
       words: what must stand behind the name, in capitals; in square brackets what can.
-      word: the flag that these words set; empty where there are none.
     """
 
     name: str
@@ -32,7 +31,11 @@ class Command:
     examples: Mapping[str, str]
     flags: tuple[str, ...]
     words: str = ""
-    word: str = ""
+
+    @property
+    def word(self) -> str:
+        """The flag that these words set, mostly the one named like the command; empty where there are none."""
+        return (self.name if self.name in self.flags else "output_dir") if self.words else ""
 
 
 _ALL = (
@@ -61,7 +64,6 @@ _ALL = (
         },
         (*SETTINGS, "sweep", "config", "output_dir", *_RECORDING, *_SHARED, "baseline"),
         words="[VALUES]",
-        word="sweep",
     ),
     Command(
         "experiment",
@@ -74,7 +76,6 @@ _ALL = (
         },
         (*SETTINGS, "experiment", "output_dir", *OF_EXPERIMENTS, *_RECORDING, *_SHARED),
         words="NAME",
-        word="experiment",
     ),
     Command(
         "resume",
@@ -88,7 +89,6 @@ _ALL = (
             *(*_RECORDING, *_SHARED, "baseline", "distributed"),
         ),
         words="DIRECTORY",
-        word="output_dir",
     ),
     Command(
         "report",
@@ -97,7 +97,6 @@ _ALL = (
         {"report runs": "leaves runs/report.html"},
         ("report", "baseline"),
         words="DIRECTORY",
-        word="report",
     ),
     Command(
         "plan",
@@ -121,7 +120,6 @@ _ALL = (
         },
         (*SETTINGS, "forecast", "config", "sweep", "experiment", *OF_EXPERIMENTS),
         words="CHIPS",
-        word="forecast",
     ),
     Command(
         "prepare",
@@ -135,7 +133,6 @@ _ALL = (
         },
         ("prepare", "data_dir", "manual_dir"),
         words="NAME",
-        word="prepare",
     ),
     Command(
         "benchmark",
@@ -151,7 +148,6 @@ _ALL = (
             *("data_dir", "output_dir", "resume", "overwrite"),
         ),
         words="NAME",
-        word="benchmark",
     ),
     Command(
         "compare",
@@ -160,7 +156,6 @@ _ALL = (
         {"compare a.json b.json": "each row's ratio"},
         ("compare", "output_dir", "overwrite"),
         words="FILE FILE",
-        word="compare",
     ),
 )
 COMMANDS: Mapping[str, Command] = {command.name: command for command in _ALL}

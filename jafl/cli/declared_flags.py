@@ -1,6 +1,6 @@
 """The flags that are no settings, each declared once; which commands read them stands in ``commands``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -124,14 +124,14 @@ def declared(name: str) -> Declared:
 
 def _define(defined: flags.FlagValues, name: str) -> None:
     text, default, kind, allowed = declared(name)
-    if kind is bool:
-        flags.DEFINE_bool(name, default, text, defined)
-    elif kind is int:
-        lowest = allowed if isinstance(allowed, int) else None
-        flags.DEFINE_integer(name, default, text, lower_bound=lowest, flag_values=defined)
-    elif kind is float:
-        flags.DEFINE_float(name, default, text, flag_values=defined)
-    elif isinstance(allowed, tuple):
+    if isinstance(allowed, tuple):
         flags.DEFINE_enum(name, default, allowed, text, defined)
+    elif kind is int:
+        flags.DEFINE_integer(name, default, text, lower_bound=allowed, flag_values=defined)
     else:
-        flags.DEFINE_string(name, default, text, defined)
+        of_kind: Mapping[type, Callable[..., Any]] = {
+            bool: flags.DEFINE_bool,
+            float: flags.DEFINE_float,
+            str: flags.DEFINE_string,
+        }
+        of_kind[kind](name, default, text, flag_values=defined)

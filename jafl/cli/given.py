@@ -12,9 +12,10 @@ from absl import flags
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command
 from jafl.cli.declared_flags import define
-from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, literal, says
-from jafl.config.declaration import join_with_or
-from jafl.config.settings import TYPES, nearest
+from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, literal
+from jafl.config.layers import says
+from jafl.config.parsing import join_with_or
+from jafl.config.settings import TYPES, is_setting, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Given:
         given: dict[str, Any] = {
             name: self.flags[name].value
             for name in self.flags
-            if self.flags[name].present and (name in TYPES or name in SHORT_NAMES or _is_argument(name))
+            if self.flags[name].present and is_setting(name)
         }
         arguments = [name for name in given if "." in argument_path(name)]
         for name in arguments:
@@ -61,9 +62,8 @@ class Given:
             others = [(other, "another in its place") for other in sorted(grammar(setting).partners(path))]
             for said, what in ((path, "it, too"), *others):
                 if says(setting, given[setting], said):
-                    raise refusal(
-                        name, given[name], f"left out where {setting} says {what}: {given[setting]}"
-                    )
+                    allowed = f"left out where {setting} says {what}: {given[setting]}"
+                    raise refusal(name, given[name], allowed)
         return given | {name: literal(given[name]) for name in arguments}
 
 
@@ -80,10 +80,8 @@ def command_of(arguments: Sequence[str]) -> Command:
     name = arguments[0] if arguments and not arguments[0].startswith("-") else ""
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS, "See --help for all commands.")
-        training = "Training needs none: --algorithm=fedbuff."
-        raise SettingError(
-            f"There is no command {name!r}, and a flag is written --name=value. {training} {hint}"
-        )
+        how = "and a flag is written --name=value. Training needs none: --algorithm=fedbuff."
+        raise SettingError(f"There is no command {name!r}, {how} {hint}")
     return COMMANDS[name]
 
 
@@ -105,7 +103,7 @@ def read(script: str, arguments: Sequence[str]) -> Given:
     rest = list(arguments[1:] if command.name else arguments)
     whole = list(_with_files(rest, command))
     values = define(
-        command.flags, [name for name in map(_name, whole) if _is_argument(name) and _reads(command, name)]
+        command.flags, [name for name in map(_name, whole) if is_argument(name) and _reads(command, name)]
     )
     try:
         words = values(["", *whole])[1:]
@@ -117,7 +115,7 @@ def read(script: str, arguments: Sequence[str]) -> Given:
         ) from None
     for name, flag in values.flag_values_dict().items():
         if isinstance(flag, str) and flag.startswith("--"):  # absl takes the next flag for the value
-            switch = f", or --{name}=true for a switch" if _is_argument(name) else ""
+            switch = f", or --{name}=true for a switch" if is_argument(name) else ""
             stands = "a value, and the next flag stands in its place"
             raise refusal(name, flag, stands, f"Write --{name}=VALUE{switch}.")
     _set_word(command, words, values)
@@ -146,29 +144,17 @@ def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) 
     places = command.words.split()
     if len(words) > len(places):
         extra = words[len(places)]
-        what = (
-            "is not a flag: write --name=value" if extra not in COMMANDS else "is a command: write it first"
-        )
-        several = (
-            " Several settings are one argument, in quotes, with semicolons."
-            if command.name == "sweep"
-            else ""
-        )
-        raise SettingError(f"{extra!r} {what}.{several} {_see(command)}")
+        what = "a command: write it first." if extra in COMMANDS else "not a flag: write --name=value."
+        if command.name == "sweep":
+            what += " Several settings are one argument, in quotes, with semicolons."
+        raise SettingError(f"{extra!r} is {what} {_see(command)}")
     if words:
-        before = values[command.word]
-        require(
-            not before.present,
-            command.word,
-            before.value,
-            f"left out behind {words[0]!r}, which says it, too",
-        )
+        before, allowed = values[command.word], f"left out behind {words[0]!r}, which says it, too"
+        require(not before.present, command.word, before.value, allowed)
         before.parse(",".join(words))
     if places and not command.words.startswith("[") and values[command.word].value is None:
-        example = next(iter(command.examples))
-        raise SettingError(
-            f"{command.name} needs {command.words}: write {example}, for example. {_see(command)}"
-        )
+        how = f"write {next(iter(command.examples))}, for example."
+        raise SettingError(f"{command.name} needs {command.words}: {how} {_see(command)}")
     for name in command.flags:
         value = values[name].value
         empty = isinstance(value, str) and not value.strip() and name not in TYPES and name not in SHORT_NAMES
@@ -191,39 +177,29 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
             yield argument
             continue
         try:
-            in_file = flags.FlagValues().read_flags_from_files(
-                [argument, *([] if "=" in argument else [next(left, "")])]
-            )
+            words = [argument] if "=" in argument else [argument, next(left, "")]
+            in_file = flags.FlagValues().read_flags_from_files(words)
         except flags.Error as error:
-            raise refusal(
-                "flagfile",
-                argument.partition("=")[2],
-                "a file that can be read",
-                f"{str(error).removeprefix('ERROR:: ')}.",
-            ) from None
+            remedy = f"{str(error).removeprefix('ERROR:: ')}."
+            raise refusal("flagfile", argument.partition("=")[2], "a file that can be read", remedy) from None
         except UnicodeDecodeError as error:
             raise SettingError(f"The file of --flagfile is not text: {error}.") from None
         for each in in_file:
             name = _known_name(each)
             if name in typed:
-                message = (
-                    f"--{name} stands before --flagfile, whose file has it, too. Write it behind --flagfile."
-                )
-                raise SettingError(message, setting=name)
-            value = each.partition("=")[2].strip()
-            quoted = len(value) > 1 and value[0] in "\"'" and value[-1] == value[0]
-            require(
-                not quoted, f"{name} in the flag file", value, "without quotes around it: no shell reads it"
-            )
-            spaced = each.partition("=")[0].rstrip() != each.partition("=")[0]
-            require(not spaced, "a line of the flag file", each, "--name=value without spaces around =")
+                message = f"--{name} stands before --flagfile, whose file has it, too."
+                raise SettingError(f"{message} Write it behind --flagfile.", setting=name)
+            before, _, value = each.partition("=")
+            quoted = re.fullmatch(r"\s*([\"']).*\1\s*", value, re.S)
+            allowed = "without quotes around it: no shell reads it"
+            require(not quoted, f"{name} in the flag file", value.strip(), allowed)
+            is_spaced = before.rstrip() != before
+            require(not is_spaced, "a line of the flag file", each, "--name=value without spaces around =")
             if _reads(command, name) or not _readers(name):
                 yield each
             else:
-                print(
-                    f"Warning: {each} stands in the flag file, but {command.name or 'training'} does not read it.",
-                    file=sys.stderr,
-                )
+                what = f"{command.name or 'training'} does not read it."
+                print(f"Warning: {each} stands in the flag file, but {what}", file=sys.stderr)
 
 
 def _name(argument: str) -> str:
@@ -237,14 +213,9 @@ def _known_name(argument: str) -> str:
     return name if _readers(name) else name.removeprefix("no")
 
 
-def _is_argument(name: str) -> bool:
-    """Whether it is the name of an argument of a call: ``delay.shape``."""
-    return "." in name and name.partition(".")[0] in CALLS
-
-
 def _reads(command: Command, name: str) -> bool:
     """Whether a command reads a flag; of an argument of a call, whether it reads the call."""
-    return (name.partition(".")[0] if _is_argument(name) else name) in command.flags
+    return (name.partition(".")[0] if is_argument(name) else name) in command.flags
 
 
 def _readers(name: str) -> list[str]:
@@ -261,11 +232,8 @@ def _unknown(name: str, command: Command) -> SettingError:
     elif readers := _readers(known):
         text = f"only {join_with_or(readers).replace(' or ', ' and ')} {'read' if len(readers) > 1 else 'reads'} it"
     else:
-        hint = (
-            did_you_mean(name, command.flags, otherwise="")
-            if len(command.flags) < len(TYPES)
-            else nearest(name, "")
-        )
+        is_small = len(command.flags) < len(TYPES)
+        hint = did_you_mean(name, command.flags) if is_small else nearest(name, "")
         return SettingError(f"There is no flag {name!r}. {hint or _see(command)}", setting=name)
     return SettingError(f"{what}; {text}. {_see(command)}", setting=name)
 

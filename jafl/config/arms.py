@@ -16,7 +16,6 @@ from jafl.config.parsing import items
 from jafl.config.settings import Settings
 
 Arms = Mapping[str, Mapping[str, Any]]
-NOT_OF_AN_ARM = ("seed",)
 
 
 class Override(NamedTuple):
@@ -79,18 +78,12 @@ def check(arms: Arms, overrides: Sequence[Override] = ()) -> None:
         require(label and label == label.strip(), "a label of arms", label, "text without spaces around it")
         fits = len(folder(label, 0).encode()) < LONGEST_NAME - len(str(2**32))
         require(fits, "a label of arms", label, f"short enough for a folder of at most {LONGEST_NAME} bytes")
-        for name in NOT_OF_AN_ARM:
-            if name in own:
-                raise SettingError(
-                    f"The arm {label!r} sets {name}, which is the same for all arms.", setting=name
-                )
+        if "seed" in own:
+            message = f"The arm {label!r} sets seed, which is the same for all arms."
+            raise SettingError(message, setting="seed")
         algorithm = own.get("algorithm", "")
-        require(
-            algorithm and len(items("algorithm", algorithm)) == 1,
-            f"algorithm of the arm {label!r}",
-            algorithm,
-            "one algorithm",
-        )
+        is_one = algorithm and len(items("algorithm", algorithm)) == 1
+        require(is_one, f"algorithm of the arm {label!r}", algorithm, "one algorithm")
     for override in overrides:
         known = override.label is None or override.label in arms
         require(known, "an arm of overrides", override.label, f"one of {', '.join(arms)}")

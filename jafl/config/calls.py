@@ -4,55 +4,35 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import inspect
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from jafl import data
-from jafl.base.errors import SettingError, did_you_mean, refusal
-from jafl.config.grammar import Call, Grammar, written
+from jafl import data, schedule
+from jafl.base.errors import SettingError
+from jafl.config.grammar import Grammar
 from jafl.config.own_files import file_of, own_name
 from jafl.config.parsing import items
 from jafl.records import EventSchedule
-from jafl.schedule import (
-    AVAILABILITIES,
-    DELAYS,
-    asynchronous,
-    compass,
-    delays,
-    drawn_staleness,
-    dropout,
-    duration_trace,
-    open_arrivals,
-    polled,
-    queued,
-    read_availability,
-    synchronous,
-    tiered,
-)
+from jafl.schedule import delays, dropout
 
+_NAMES = "asynchronous synchronous open_arrivals drawn_staleness queued compass tiered polled"
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
-    "asynchronous": asynchronous,
-    "synchronous": synchronous,
-    "open_arrivals": open_arrivals,
-    "drawn_staleness": drawn_staleness,
-    "queued": queued,
-    "compass": compass,
-    "tiered": tiered,
-    "polled": polled,
+    name: getattr(schedule, name) for name in _NAMES.split()
 }
+_PARAMETERS = {name: inspect.signature(protocol).parameters for name, protocol in PROTOCOLS.items()}
 # The argument that holds the trips per server step, by protocol; of one without, they follow from the arrivals.
 TRIPS_PER_STEP = {
-    "asynchronous": "buffer_size",
-    "synchronous": "cohort_size",
-    "open_arrivals": "buffer_size",
-    "drawn_staleness": "buffer_size",
-    "queued": "buffer_size",
-    "tiered": "cohort_size",
-    "polled": "cohort_size",
+    name: argument
+    for name in PROTOCOLS
+    for argument in ("buffer_size", "cohort_size")
+    if argument in _PARAMETERS[name]
 }
+WITH_INITIAL_ROUND = tuple(name for name in PROTOCOLS if "initial_round" in _PARAMETERS[name])
 # Protocols in which nobody fails, leaves or is away.
-WITHOUT_LOSSES = ("drawn_staleness", "queued", "compass", "tiered", "polled")
+WITHOUT_LOSSES = tuple(name for name in PROTOCOLS if "dropout" not in _PARAMETERS[name])
+NOT_ALWAYS_READ = ("availability", "dropout")  # by runs of these protocols, where they have their defaults
 BUDGETS = ("client_trips", "server_steps")  # of which a run has one
 _LAWS = (delays.slow_fraction, delays.once_per_client, delays.per_step, delays.with_network, delays.throttled)
 # Those that need no JAX, which the list of experiments does without.
@@ -76,22 +56,16 @@ _WITHOUT_JAX = (
     Grammar(
         "dataset",
         data.SOURCES,
-        fixed=(
-            *("data_dir", "cache_dir", "num_clients"),
-            *("test_fraction", "validation_fraction", "data_seed"),
-        ),
+        fixed=("data_dir", "cache_dir", "num_clients", "test_fraction", "validation_fraction", "data_seed"),
     ),
     Grammar(
         "delay",
-        {**DELAYS, **{law.__name__: law for law in _LAWS}, "duration_trace": duration_trace},
+        {**schedule.DELAYS, **{each.__name__: each for each in (*_LAWS, schedule.duration_trace)}},
         supplied=("model_bytes", "upload_bytes"),
         fixed=("num_examples",),
     ),
-    Grammar("availability", {**AVAILABILITIES, "read_availability": read_availability}),
-    Grammar(
-        "dropout",
-        {maker.__name__: maker for maker in (dropout.nobody, dropout.fraction, dropout.clients)},
-    ),
+    Grammar("availability", {**schedule.AVAILABILITIES, "read_availability": schedule.read_availability}),
+    Grammar("dropout", {each.__name__: each for each in (dropout.nobody, dropout.fraction, dropout.clients)}),
     Grammar(
         "partition",
         {**data.PARTITIONS, "natural": data.natural},
@@ -128,18 +102,11 @@ def _with_jax() -> tuple[Grammar, ...]:
         "has_default": True,
     }
     clients = {"sgd": optax.sgd, "adam": optax.adam, "adamw": optax.adamw}
-    server = {
-        "sgd": optax.sgd,
-        "adam": optax.adam,
-        "adagrad": optax.adagrad,
-        "yogi": optax.yogi,
-        "reddi_adam": server_optimizers.fedadam,
-        "reddi_adagrad": server_optimizers.fedadagrad,
-        "reddi_yogi": server_optimizers.fedyogi,
-        "fedamsgrad": server_optimizers.fedamsgrad,
-        "heloco": server_optimizers.heloco,
-        "delayed_nesterov": server_optimizers.delayed_nesterov,
-    }
+    server = {"sgd": optax.sgd, "adam": optax.adam, "adagrad": optax.adagrad, "yogi": optax.yogi}
+    for name in ("adam", "adagrad", "yogi"):
+        server[f"reddi_{name}"] = getattr(server_optimizers, f"fed{name}")
+    for name in ("fedamsgrad", "heloco", "delayed_nesterov"):
+        server[name] = getattr(server_optimizers, name)
     return (
         Grammar(
             "algorithm",
@@ -186,8 +153,6 @@ CALLS = (
     *("dropout", "partition", "model", "client_optimizer", "client_work", "server_optimizer", "privacy"),
     "secure_aggregation",
 )
-# What a call is whose argument is given and that is left out itself, where it has no default of its own.
-_LEFT_OUT = {"partition": "dirichlet", "privacy": "private", "secure_aggregation": "secure"}
 LISTS = ("algorithm",)  # of which a setting may have several, with commas
 # {setting.argument that names a folder: the files of it that are read}
 _FOLDERS = {"model.model_dir": ("config.json", "model.safetensors", "vocab.txt")}
@@ -217,9 +182,32 @@ def grammar(setting: str) -> Grammar:
     return dataclasses.replace(found[0], elsewhere=tuple(SHORT_NAMES), short_names=short_names)
 
 
+@contextlib.contextmanager
+def naming(setting: str, text: str = "", **others: str) -> Iterator[None]:
+    """Gives a refusal of an argument of a setting's call the name that it has there.
+
+    Args:
+      setting: its name.
+      text: its call. Default: one named like the setting.
+      others: by the names of arguments that functions have for them.
+    """
+    try:
+        yield
+    except SettingError as error:
+        argument = others.get(error.setting, error.setting)
+        if grammar(setting).has(text or setting, argument):
+            raise error.of(f"{setting}.{argument}") from error
+        raise
+
+
 def bare_name(text: str) -> str:
     """The name of a call, without its arguments and without the file of a user's own function."""
     return text.partition("(")[0].rpartition(":")[2]
+
+
+def is_argument(name: str) -> bool:
+    """Whether it is the dotted name of an argument of a call: ``delay.shape``."""
+    return "." in name and name.partition(".")[0] in CALLS
 
 
 def argument_path(name: str) -> str:
@@ -237,153 +225,10 @@ def short_name(name: str) -> str:
     return _SHORT.get(name, name)
 
 
-def with_arguments(
-    values: Mapping[str, Any], *layers: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """``values`` by the names of settings: those of dotted and short names are put into the calls that have them.
-
-    Args:
-      values: {setting, or setting.argument, or an argument's short name: value}.
-      layers: the same, each in the place of what comes before. An argument stays where a later layer gives another
-        call that has it and does not say it.
-      defaults: {setting: value} of calls that ``values`` does not have.
-
-    Raises:
-      SettingError: for a dotted name whose setting is no call, or whose call has no such argument.
-
-    Examples:
-      >>> with_arguments({"delay.shape": 2, "delay": "gamma", "seed": "1"}, defaults={})
-      {'delay': 'gamma(shape=2.0)', 'seed': '1'}
-    """
-    whole: dict[str, Any] = {}
-    set_to: dict[str, tuple[str, Any]] = {}  # {setting.argument: (its name as given, its value)}
-    for layer in (values, *layers):
-        _refuse_two_names(layer)
-        for name, value in layer.items():
-            if "." in name or name in SHORT_NAMES:
-                continue
-            before = whole.get(name, defaults.get(name))
-            if name in CALLS and value is not None and isinstance(before, str) and grammar(name).has_default:
-                value = grammar(name).on(value, before)
-            whole[name] = value
-            for path in [each for each in set_to if each.partition(".")[0] == name]:
-                if value is None or says(name, value, path.partition(".")[2]) is not False:
-                    del set_to[path]
-        for name, value in layer.items():
-            path = argument_path(name)
-            if "." in path:
-                setting = path.partition(".")[0]
-                _check_call(name, value, setting)
-                for other in [each for each in set_to if _exclude(path, each) and value is not None]:
-                    del set_to[other]
-                set_to.pop(path, None)
-                set_to[path] = name, value
-    return _with_set(whole, set_to, defaults)
-
-
-def _with_set(
-    whole: dict[str, Any], set_to: Mapping[str, tuple[str, Any]], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """``whole`` with the arguments put into its calls."""
-    found: dict[str, Any] = {}
-    # Calls first: their arguments may be among the others.
-    for path, (name, value) in sorted(set_to.items(), key=lambda item: not is_call(item[0], item[1][1])):
-        setting, _, argument = path.partition(".")
-        text: Any = whole.get(setting, defaults.get(setting))
-        text = _LEFT_OUT.get(setting) if text is None else text
-        if value is None and isinstance(text, str) and says(setting, text, argument) is None:
-            continue  # left out of a call that does not have it
-        try:
-            whole[setting] = ",".join(changed(setting, _listed(setting, text), argument, value))
-        except SettingError as error:
-            raise (error.of(name) if error.setting == path and error.allowed else error) from None
-        if setting not in LISTS:
-            found[path] = grammar(setting).value(whole[setting], argument)
-    # One may have taken the place of another's call: then the order would decide.
-    for path, value in found.items():
-        setting, _, argument = path.partition(".")
-        if _head(grammar(setting).value(whole[setting], argument)) != _head(value):
-            raise SettingError(
-                f"{path} is {written(value)}, but another argument of {setting} takes its place. "
-                f"Write the whole value of {setting}.",
-                setting=path,
-                value=value,
-            )
-    return whole
-
-
-def changed(setting: str, texts: Sequence[str], argument: str, value: Any) -> list[str]:
-    """The calls, another value of an argument in those that have it; SettingError where none of them has."""
-    changed_texts, refusals = [], []
-    for text in texts:
-        try:
-            changed_texts.append(grammar(setting).changed(text, argument, value))
-        except SettingError as error:
-            if error.allowed:  # it has the argument
-                raise
-            changed_texts.append(text)
-            refusals.append(error)
-    if refusals and len(refusals) == len(texts):
-        raise refusals[0]
-    return changed_texts
-
-
-def _listed(setting: str, text: str) -> list[str]:
-    return items(setting, text) if setting in LISTS else [text]
-
-
-def says(setting: str, text: str, argument: str) -> bool | None:
-    """Whether a call, or one of a list, says the value of an argument itself; None where none has the argument."""
-    said = None
-    for one in _listed(setting, text):
-        with contextlib.suppress(SettingError):
-            said = grammar(setting).says(one, argument) or bool(said)
-    return said
-
-
-def _exclude(path: str, other: str) -> bool:
-    """Whether two arguments exclude each other."""
-    setting, _, argument = path.partition(".")
-    partners = grammar(setting).partners(argument) if setting in CALLS else ()
-    return other in {f"{setting}.{partner}" for partner in partners}
-
-
-def _refuse_two_names(layer: Mapping[str, Any]) -> None:
-    """Raises SettingError for an argument under both of its names, and for two that exclude each other."""
-    given: dict[str, tuple[str, Any]] = {}
-    for name, value in layer.items():
-        path = argument_path(name)
-        if "." not in path:
-            continue
-        said = literal(value) if isinstance(value, str) else value
-        if path in given:
-            raise refusal(name, said, f"left out where {given[path][0]}, the same setting, is given")
-        for other, (other_name, other_value) in given.items():
-            if said is not None and other_value is not None and _exclude(path, other):
-                raise refusal(name, said, f"left out where {other_name} is given ({other_value!r})")
-        given[path] = name, said
-
-
-def _check_call(name: str, value: Any, setting: str) -> None:
-    """Raises SettingError unless a setting has arguments."""
-    if setting not in CALLS:
-        hint = did_you_mean(setting, CALLS)
-        raise SettingError(
-            f"{name!r} is no setting's name; those with arguments are {', '.join(CALLS)}. {hint}".rstrip(),
-            setting=name,
-            value=value,
-        )
-
-
 def is_call(name: str, value: Any) -> bool:
     """Whether the value of a dotted name is a call."""
     setting = name.partition(".")[0]
     return setting in CALLS and grammar(setting).is_call(value)
-
-
-def _head(value: Any) -> Any:
-    """The value; of a call its name, as other dotted names may change its arguments."""
-    return value.name if isinstance(value, Call) else value
 
 
 def likely_names() -> dict[str, list[str]]:

@@ -1,15 +1,23 @@
 """Data sets, federations and initial models that were made before, for runs of the same data."""
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jafl import data
 from jafl.base import stopwatch
 from jafl.config.builders.data import make_federation, make_source, run_split, with_data
 from jafl.config.builders.model import make_model
-from jafl.config.settings import OF_FEDERATION, Settings, source_settings
+from jafl.config.settings import GROUP, Settings
 from jafl.data import Federation, Source
 from jafl.models import Model
+
+# What decides, with the run's seed, which examples there are and who holds them.
+OF_FEDERATION = (
+    *(name for name, group in GROUP.items() if group in ("data", "partition")),
+    "float_type",
+)
 
 
 class DataCache:
@@ -60,11 +68,8 @@ class DataCache:
     def federation(self, settings: Settings, seed: int) -> Federation:
         """The clients of these settings, filled in from the data set (``filled_in``)."""
         source = self.source(settings)
-        key = (
-            _written(settings, source_settings(settings.dataset_name)),
-            _written(settings, OF_FEDERATION),
-            seed,
-        )
+        source_key = _written(settings, source_settings(settings.dataset_name))
+        key = source_key, _written(settings, OF_FEDERATION), seed
         if key not in self._federations:
             if len(self._federations) >= self.FEDERATIONS:
                 del self._federations[next(iter(self._federations))]
@@ -88,6 +93,14 @@ class DataCache:
         if what not in values:
             values[what] = make()
         return values[what]
+
+
+def source_settings(dataset: str) -> tuple[str, ...]:
+    """The settings that decide which examples a data set has."""
+    source = data.SOURCES.get(dataset)
+    has_clients = source is None or "num_clients" in inspect.signature(source).parameters
+    own = (name for name, group in GROUP.items() if group == "data")
+    return (*own, "float_type", *["num_clients"] * has_clients)
 
 
 def _written(settings: Settings, names: Sequence[str]) -> str:

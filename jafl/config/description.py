@@ -14,10 +14,11 @@ from jafl.base.described import origin
 from jafl.base.errors import refusal, require
 from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
-from jafl.config.grammar import Call, Grammar
+from jafl.config.grammar import Grammar
 from jafl.config.own_calls import Split
 from jafl.config.parsing import items
 from jafl.config.settings import Settings
+from jafl.config.values import Call
 from jafl.data import Source
 from jafl.specifications import Specification
 
@@ -85,27 +86,26 @@ def _made_by(value: Any, setting: str | None) -> tuple[Grammar, Call] | None:
     for name in [setting] if setting else calls.CALLS:
         grammar = calls.grammar(name)
         if value is None and setting:
-            empty = [each for each, factory in grammar.factories.items() if _returns_none(factory)]
-            return (grammar, Call(empty[0], {})) if empty else None
+            for each, factory in grammar.factories.items():
+                if inspect.signature(factory).return_annotation is None:
+                    return grammar, Call(each, {})
+            return None
         if found and name == "split" == setting and isinstance(value, Source):
             found = _split(found[1])
-        if found and (factory := _name_in(grammar, *found)):
-            own, arguments = factory
-            parameters = grammar.arguments_of(own)
-            return grammar, Call(
-                own, {each: _said(one, each) for each, one in arguments.items() if each in parameters}
-            )
+        if found and (named := _name_in(grammar, *found)):
+            own = [each for each in named[1] if each in grammar.parameters(named[0])]
+            return grammar, Call(named[0], {each: _said(named[1][each], each) for each in own})
     return None
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The call of a split from the arguments of a data set that say it."""
-    known = {
+    names = {
         "test_fraction": "test_fraction",
         "validation_fraction": "validation_fraction",
         "data_seed": "seed",
     }
-    return Split, {name: arguments[own] for own, name in known.items() if own in arguments}
+    return Split, {name: arguments[own] for own, name in names.items() if own in arguments}
 
 
 def _call(value: Any) -> tuple[Callable[..., Any], Mapping[str, Any]] | None:
@@ -151,7 +151,3 @@ def _said(value: Any, argument: str) -> Any:
         return made[1]
     allowed = "a number, text, list or object that a public factory made, to be described"
     raise refusal(argument, type(value).__name__, allowed)
-
-
-def _returns_none(factory: Callable[..., Any]) -> bool:
-    return inspect.signature(factory).return_annotation is None

@@ -1,20 +1,67 @@
-"""What docstrings say of functions: a sentence, the text of each argument, examples. For the help of settings."""
+"""Factories as the help of settings shows them, by what their docstrings say: a sentence, arguments, examples."""
 
+import contextlib
 import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+from jafl.base.errors import SettingError
+from jafl.config.grammar import Grammar
+from jafl.config.values import EMPTY, Call, written
 
 
-def without_partial(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of which some arguments are given."""
-    return factory.func if isinstance(factory, functools.partial) else factory
+class Explanation(NamedTuple):
+    """A factory as the help shows it: its call with all defaults, a sentence, its arguments' texts, an example."""
+
+    call: str
+    text: str
+    arguments: dict[str, str]
+    example: str
+
+
+def explained(grammar: Grammar) -> list[Explanation]:
+    """Every factory of a setting; those of calls that only stand inside another come last, without examples."""
+    explanations = []
+    for name, factory in [*grammar.factories.items(), *grammar.inner.items()]:
+        parameters, texts = grammar.parameters(name), arguments(factory)
+        call = f"{name}({', '.join(_signature(grammar, each) for each in parameters.values())})"
+        own_texts = {each: texts[each] for each in parameters if each in texts}
+        example = _example(grammar, name) if name in grammar.factories else ""
+        explanations.append(Explanation(call, summary(factory), own_texts, example))
+    return explanations
+
+
+def _signature(grammar: Grammar, parameter: inspect.Parameter) -> str:
+    """An argument with its default, three dots for what the experiment fills in."""
+    if parameter.name in grammar.supplied:
+        return f"{parameter.name}=..."
+    if parameter.default is EMPTY:
+        return parameter.name
+    return f"{parameter.name}={written(grammar.default_value(parameter.default))}"
+
+
+def _example(grammar: Grammar, name: str) -> str:
+    """A call of a factory: the one of its docstring, else one with the defaults of its first arguments."""
+    first = next(iter(inspect.signature(grammar.factories[name]).parameters), "")
+    for example in examples(grammar.factories[name], name):
+        if first in grammar.fixed:  # what the experiment fills in, as the labels or the rule
+            example = re.sub(rf"^{re.escape(name)}\((?:[^=(),]|\([^()]*\))+, ", f"{name}(", example)
+        with contextlib.suppress(SettingError):
+            grammar.completed(example)
+            if (call := grammar.read(example)).arguments:
+                return str(call)
+    parameters = grammar.parameters(name).values()
+    if any(each.default is EMPTY and each.name not in grammar.supplied for each in parameters):
+        return ""
+    simple = [each for each in parameters if isinstance(each.default, (float, int, str))][:2]
+    return str(Call(name, {each.name: each.default for each in simple if each.name not in grammar.supplied}))
 
 
 def _docstring(factory: Callable[..., Any]) -> str:
     """Without the markup of code, roles (optax's) and links: ``:func:`optax.nadam```` as optax.nadam."""
-    text = inspect.getdoc(without_partial(factory)) or ""
+    text = inspect.getdoc(factory.func if isinstance(factory, functools.partial) else factory) or ""
     return re.sub(r"(?::\w+:)?(`+)~?([^`]+?)(?:\s<[^`>]*>)?\1_*", r"\2", text)
 
 

@@ -11,9 +11,8 @@ from jafl.base import stopwatch
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.clients.corrections import exchanged_bytes
 from jafl.config import arms, foretold
-from jafl.config.builders.algorithm import make_client_work, make_rule, make_server_optimizer
+from jafl.config.builders.algorithm import in_settings, make_client_work, make_optimizer, make_rule
 from jafl.config.builders.data import make_inputs, precision_of
-from jafl.config.builders.privacy import in_settings
 from jafl.config.builders.schedule import make_schedule
 from jafl.config.data_cache import DataCache
 from jafl.config.inputs import input_digests
@@ -169,7 +168,7 @@ def make_experiment(
         )
     has_own = bool(settings.argument("split.server_examples"))
     own = server_gradient(model, federation.server_x, federation.server_y) if has_own else None
-    rule, server_optimizer = make_rule(settings, own), make_server_optimizer(settings)
+    rule, server_optimizer = make_rule(settings, own), make_optimizer(settings, "server_optimizer")
     if settings.decompose_steps:
         rule = decomposed(
             rule, work, federation, _measured_steps(settings.decompose_steps, schedule.num_steps)

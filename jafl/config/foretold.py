@@ -39,13 +39,8 @@ def _check_trips(run: Settings) -> None:
     count = getattr(run, name) or 0
     extent = f"{count:,} server steps of {each:,} trips" if each > 1 else f"{count:,} trips"
     remedy = f"Lower {name}{f' or {size}' if each > 1 else ''}."
-    require(
-        count * each <= MOST_COUNTED,
-        name,
-        count,
-        f"such that there are below 2**31 trips, not {extent}",
-        remedy,
-    )
+    allowed = f"such that there are below 2**31 trips, not {extent}"
+    require(count * each <= MOST_COUNTED, name, count, allowed, remedy)
     _fits(name, count, count * each * BYTES_OF_A_TRIP, f"a schedule of {extent}", remedy)
 
 

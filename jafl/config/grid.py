@@ -4,6 +4,7 @@ A sweep such as ``partition.alpha=0.1,1;delay.mean=5,30`` lists values of settin
 The runs of a condition lie in a folder that is named by it: ``partition.alpha=0.1,delay.mean=5``.
 """
 
+import contextlib
 import itertools
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -28,9 +29,8 @@ def parse(text: str) -> dict[str, list[Any]]:
     sweep: dict[str, list[Any]] = {}
     for part in filter(str.strip, _split(text, ";")):
         name, equals, values = (piece.strip() for piece in part.partition("="))
-        require(
-            equals and name, "sweep", part, "setting=value,value,...", "Settings are parted by semicolons."
-        )
+        remedy = "Settings are parted by semicolons."
+        require(equals and name, "sweep", part, "setting=value,value,...", remedy)
         _check_name(name, values)
         require(name not in sweep, "sweep", text, f"without repetitions, and names {name} twice")
         sweep[name] = [_typed(name, value.strip()) for value in _split(values, ",")]
@@ -61,11 +61,9 @@ def checked(content: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _check_name(name: str, values: str) -> None:
     """Raises SettingError unless ``name`` is a setting that a sweep may list."""
     if name in ELSEWHERE:
-        raise SettingError(
-            f"{name} in sweep is {values!r}, but every sweep is crossed with --{name}: write --{name}={values}.",
-            setting=f"{name} in sweep",
-            value=values,
-        )
+        crossed = f"every sweep is crossed with --{name}: write --{name}={values}."
+        message = f"{name} in sweep is {values!r}, but {crossed}"
+        raise SettingError(message, setting=f"{name} in sweep", value=values)
     if not is_setting(name):
         raise SettingError(f"{name!r} in sweep is not the name of a setting. {nearest(name)}", setting=name)
 
@@ -136,12 +134,9 @@ def _typed(name: str, text: str) -> Any:
         return None
     if bool in kinds and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for kind in (int, float):
-        if kind in kinds:
-            try:
-                return kind(text)
-            except ValueError:
-                continue
+    for kind in {int, float} & set(kinds):  # no setting is of both
+        with contextlib.suppress(ValueError):
+            return kind(text)
     if str in kinds:
         return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
     raise refusal(f"{name} in sweep", text, " or ".join(KINDS[kind] for kind in kinds))

@@ -1,6 +1,7 @@
 """Settings that are text: lists, numbers and ranges in them, and errors that name the setting."""
 
 import re
+from collections.abc import Sequence
 
 from jafl.base.errors import require
 
@@ -29,6 +30,11 @@ def split(text: str, separator: str) -> list[str]:
         else:
             parts[-1] += character
     return parts
+
+
+def join_with_or(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def labels_in(setting: str, text: str) -> list[int]:

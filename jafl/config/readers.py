@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from jafl.config import calls
 from jafl.config.builders.data import source_parameters
-from jafl.config.declaration import NOT_ALWAYS_READ, join_with_or
+from jafl.config.calls import NOT_ALWAYS_READ
+from jafl.config.parsing import join_with_or
 from jafl.config.settings import Settings, default_of
 
 # Data sets of which a seed decides what is drawn, or which examples are held out.

@@ -9,15 +9,14 @@ import numpy as np
 
 from jafl.base.errors import SettingError, choose, refusal, require, seed_number
 from jafl.config import arms as all_arms
-from jafl.config import calls, foretold, grid, presets, readers, world
+from jafl.config import calls, foretold, grid, layers, presets, readers, world
 from jafl.config.arms import Arms, Override
 from jafl.config.builders.algorithm import build_rule
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
-from jafl.config.declaration import default_model
-from jafl.config.grammar import DEFAULT
 from jafl.config.parsing import items
+from jafl.config.reading import DEFAULT
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
@@ -63,6 +62,10 @@ class Unread(NamedTuple):
     value: Any
     reason: str
 
+    def refused(self) -> SettingError:
+        """The error for it."""
+        return refusal(self.setting, self.value, "left out: no run reads it", self.reason)
+
 
 def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> list[Unread]:
     """The settings that are given and that no run reads; none where an arm cannot work, which is refused for itself.
@@ -93,9 +96,7 @@ def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settin
     """An entry for each argument that is given for a default call and that the call of no run has."""
     grammar = calls.grammar(name)
     read = [grammar.read(getattr(arm, name)) for arm in arms if grammar.has_default]
-    given = {
-        argument: value for call in read if call.name == DEFAULT for argument, value in call.arguments.items()
-    }
+    given = {each: value for call in read if call.name == DEFAULT for each, value in call.arguments.items()}
     return [
         Unread(calls.short_name(f"{name}.{argument}"), value, readers.why_not_had(name, argument, runs))
         for argument, value in given.items()
@@ -106,12 +107,8 @@ def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settin
 
 def refuse_unread(comparisons: Iterable[Mapping[str, Settings]]) -> None:
     """Raises SettingError for a setting that is given and that no run reads; ``comparisons`` as of ``unread``."""
-    _refuse(unread(comparisons))
-
-
-def _refuse(unread_settings: Iterable[Unread]) -> None:
-    for each in unread_settings:
-        raise refusal(each.setting, each.value, "left out: no run reads it", each.reason)
+    for each in unread(comparisons):
+        raise each.refused()
 
 
 def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
@@ -122,7 +119,7 @@ def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping
     for name, value in (conditions[0][0] if conditions else {}).items():
         setting, dot, argument = calls.argument_path(name).partition(".")
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
-        calls.changed(setting, [text for text in texts if text is not None], argument, value)
+        layers.changed(setting, [text for text in texts if text is not None], argument, value)
     refuse_unread([arms for _, arms in conditions])
 
 
@@ -149,17 +146,16 @@ def without_unread(
     conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
     paths = set(map(calls.argument_path, typed))
     swept = set(map(calls.argument_path, values))
-    unread_settings = [
-        each for each in unread(conditions, typed) if calls.argument_path(each.setting) not in swept
-    ]
     left_out = []
-    for each in unread_settings:
+    for each in unread(conditions, typed):
         path = calls.argument_path(each.setting)
         name, dot, argument = path.partition(".")
+        if path in swept:
+            continue
         if paths & {path, name}:
-            _refuse([each])
+            raise each.refused()
         text = getattr(settings, name)
-        if text != DEFAULTS[name] and (not dot or calls.says(name, text, argument)):
+        if text != DEFAULTS[name] and (not dot or layers.says(name, text, argument)):
             rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]
             settings = dataclasses.replace(settings, **{name: rest})
             left_out.append(each)
@@ -176,7 +172,7 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     """
     name = calls.grammar("algorithm").read(algorithm).name
     _refuse_presets_restart(settings, name)
-    own = {**presets.values(name), "model": default_model(settings.dataset_name)}
+    own = {**presets.values(name), "model": presets.default_model(settings.dataset_name)}
     # In one spelling, with every default: what is the same then looks the same.
     whole: dict[str, Any] = {"seed": str(seed)}
     for setting in calls.CALLS:
@@ -220,13 +216,11 @@ def _refuse_presets_restart(settings: Settings, algorithm: str) -> None:
     """Raises SettingError for open arrivals of an algorithm whose clients wait for each other before they start."""
     restart = calls.argument(presets.values(algorithm), "protocol.restart") or ""
     is_open = calls.grammar("protocol").read(settings.protocol).name == "open_arrivals"
-    require(
-        not is_open or settings.value("protocol.restart") or restart not in ("after_step", "after_round"),
-        "protocol",
-        settings.protocol,
-        f"asynchronous for {algorithm}, whose clients start again {restart.replace('_', ' a ')} only",
-        "With --protocol.restart=at_once it is another algorithm, and allowed.",
-    )
+    if is_open and restart in ("after_step", "after_round") and not settings.value("protocol.restart"):
+        when = restart.replace("_", " a ")
+        allowed = f"asynchronous for {algorithm}, whose clients start again {when} only"
+        remedy = "With --protocol.restart=at_once it is another algorithm, and allowed."
+        raise refusal("protocol", settings.protocol, allowed, remedy)
 
 
 def _rule_values(run: Settings, rule: Rule, alone: bool) -> dict[str, Any]:
@@ -286,13 +280,11 @@ def _check(settings: Settings) -> None:
                 calls.grammar(name).read(text)
     precision_of(settings)
     dtype = PRECISIONS[settings.float_type]
-    require(
+    fits, remedy = (
         jax.dtypes.canonicalize_dtype(dtype) == dtype,
-        "precision",
-        settings.precision,
-        "float32 while JAX computes in 32 bits",
         "Call jax.config.update('jax_enable_x64', True) first.",
     )
+    require(fits, "precision", settings.precision, "float32 while JAX computes in 32 bits", remedy)
     split_of(settings)
     for name in VARYING:
         value = settings.argument(name)

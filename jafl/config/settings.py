@@ -6,7 +6,6 @@ default is None is filled in by the algorithm's preset (``jafl.config.presets``)
 
 import dataclasses
 import difflib
-import inspect
 import json
 import pathlib
 import types
@@ -14,25 +13,27 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from jafl import data
 from jafl.base.errors import SettingError, did_you_mean, require
 from jafl.config import calls
-from jafl.config.declaration import WORLD
+from jafl.config.layers import with_arguments
 
 
 def _setting(default: Any, group: str, help_text: str) -> Any:
-    """A field; ``group``: of ``GROUPS``, under which the help prints it."""
+    """A field; ``group``: of ``GROUPS`` of the help, under which the help prints it."""
     return dataclasses.field(default=default, metadata={"group": group, "help": help_text})
 
 
 class _Argument:
-    """An argument of a call under its short name: ``settings.learning_rate``."""
+    """An argument of a call under its short name, ``settings.learning_rate``, and what the help says of it."""
 
-    def __init__(self, path: str):
-        self.path = path
+    def __init__(self, help_text: str):
+        self.help = help_text
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
     def __get__(self, settings: Any, owner: Any = None) -> Any:
-        return self if settings is None else calls.argument(vars(settings), self.path)
+        return self if settings is None else calls.argument(vars(settings), self.name)
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -43,14 +44,24 @@ class Settings:
       values: of its fields, and of arguments under their short names: ``Settings(learning_rate=0.1)``.
     """
 
-    learning_rate = _Argument("client_optimizer.learning_rate")
-    server_learning_rate = _Argument("server_optimizer.learning_rate")
-    concurrency = _Argument("protocol.concurrency")
-    buffer_size = _Argument("protocol.buffer_size")
-    client_trips = _Argument("protocol.client_trips")
-    server_steps = _Argument("protocol.server_steps")
-    local_steps = _Argument("client_work.local_steps")
-    batch_size = _Argument("client_work.batch_size")
+    concurrency = _Argument(
+        "Clients training at one moment; of synchronous rounds, the size of a cohort. Default: 20, or as "
+        "many as there are clients if fewer; all of them for ace and aced, where every client takes part."
+    )
+    buffer_size = _Argument(
+        "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff."
+    )
+    client_trips = _Argument(
+        "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
+        "server_steps is given."
+    )
+    server_steps = _Argument("Stop after so many server steps instead.")
+    learning_rate = _Argument("Clients' learning rate. Default: the preset's.")
+    server_learning_rate = _Argument("Server's learning rate (FedAsync's alpha). Default: the preset's.")
+    local_steps = _Argument(
+        "Minibatch steps per trip; scheduled: as the protocol says. Default: whole epochs instead."
+    )
+    batch_size = _Argument("Examples per minibatch; 0: the client's whole data set as one batch. Default: 8.")
 
     algorithm: str = _setting(
         "fedbuff,fedasync,fedavgm,fedavg",
@@ -224,7 +235,7 @@ class Settings:
     train_accuracy: bool = _setting(False, "output", "Also measure the accuracy on all training examples.")
 
     def __init__(self, **values: Any):
-        whole = calls.with_arguments(values, defaults=DEFAULTS)
+        whole = with_arguments(values, defaults=DEFAULTS)
         for name in whole:
             if name not in DEFAULTS:
                 raise TypeError(f"{name!r} is not the name of a setting. {nearest(name)}")
@@ -253,12 +264,9 @@ class Settings:
         """
         layers = (values, *layers)
         for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
-            raise SettingError(
-                f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}",
-                setting=name,
-                value=value,
-            )
-        whole = calls.with_arguments(*layers, defaults=DEFAULTS)
+            message = f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}"
+            raise SettingError(message, setting=name, value=value)
+        whole = with_arguments(*layers, defaults=DEFAULTS)
         for name, value in whole.items():
             kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
             fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
@@ -300,18 +308,8 @@ class Settings:
 # Of config.json. 1 had settings such as delay_mean and dirichlet_alpha, 2 such as local_epochs and restart.
 FORMAT = 3
 NOT_SETTINGS = (
-    "format",
-    "digests",
-    "versions",
-    "device",
-    "command",
-    "runs",
-    "sweep",
-    "label",
-    "arms",
-    "overrides",
-    "listed",
-    "inputs",
+    *("format", "digests", "versions", "device", "command", "runs", "sweep", "label", "arms", "overrides"),
+    *("listed", "inputs"),
 )
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Settings)}
@@ -320,29 +318,13 @@ TYPES: dict[str, tuple[type, ...]] = {
     for name, hint in typing.get_type_hints(Settings).items()
 }
 # {short name of an argument: what it says}
-SHORT_HELP = {
-    "concurrency": "Clients training at one moment; of synchronous rounds, the size of a cohort. Default: 20, or as "
-    "many as there are clients if fewer; all of them for ace and aced, where every client takes part.",
-    "buffer_size": "Trips per server step when asynchronous (K). Default: the algorithm's, 10 for FedBuff.",
-    "client_trips": "Stop after so many client trips (started ones: cancelled trips count). Default: 10000 unless "
-    "server_steps is given.",
-    "server_steps": "Stop after so many server steps instead.",
-    "learning_rate": "Clients' learning rate. Default: the preset's.",
-    "server_learning_rate": "Server's learning rate (FedAsync's alpha). Default: the preset's.",
-    "local_steps": "Minibatch steps per trip; scheduled: as the protocol says. Default: whole epochs instead.",
-    "batch_size": "Examples per minibatch; 0: the client's whole data set as one batch. Default: 8.",
-}
+SHORT_HELP: dict[str, str] = {name: vars(Settings)[name].help for name in calls.SHORT_NAMES}
 HELP: dict[str, str] = {field.name: field.metadata["help"] for field in dataclasses.fields(Settings)}
 GROUP: dict[str, str] = {field.name: field.metadata["group"] for field in dataclasses.fields(Settings)}
 # Settings that say where data lie: data in another place do not make another run.
 PLACES = ("data_dir",)
 # All settings on which no result of a run depends.
 DECIDE_NOTHING = (*PLACES, "different_worlds")
-# What makes the world of a run.
-OF_WORLD = (
-    "protocol.failure_rate",
-    *(name for name, group in GROUP.items() if group in WORLD and name not in PLACES),
-)
 # Numbers that may differ between the runs of one compiled program: neither schedule nor partition depend on them.
 VARYING = (
     "target_accuracy",
@@ -361,11 +343,6 @@ FILLED_BY_PRESETS: dict[str, tuple[str, ...]] = {
     "client_optimizer": ("client_optimizer", "learning_rate"),
     "client_work": ("client_work", "local_steps", "local_epochs", "proximal", "compression"),
 }
-# What decides, with the run's seed, which examples there are and who holds them.
-OF_FEDERATION = (
-    *(name for name, group in GROUP.items() if group in ("data", "partition")),
-    "float_type",
-)
 
 
 def without_varying(settings: Settings) -> dict[str, Any]:
@@ -377,11 +354,6 @@ def filled_by_preset(name: str) -> bool:
     """Whether an algorithm's preset may fill in a setting, or an argument of a call."""
     setting, _, argument = calls.argument_path(name).partition(".")
     return setting == "server_optimizer" or (argument or setting) in FILLED_BY_PRESETS.get(setting, ())
-
-
-def in_world(name: str) -> bool:
-    """Whether a setting, or an argument of a call, is one of the world."""
-    return name in OF_WORLD or name.partition(".")[0] in OF_WORLD
 
 
 def default_of(name: str) -> Any:
@@ -411,31 +383,16 @@ def nearest(name: str, otherwise: str = "See --helpfull for all settings.") -> s
 
 def is_setting(name: str) -> bool:
     """Whether it is the name of a setting, or that of an argument of a call: ``delay.shape``, ``learning_rate``."""
-    return (
-        name in TYPES or ("." in name and name.partition(".")[0] in calls.CALLS) or name in calls.SHORT_NAMES
-    )
-
-
-def source_settings(dataset: str) -> tuple[str, ...]:
-    """The settings that decide which examples a data set has."""
-    source = data.SOURCES.get(dataset)
-    has_clients = source is None or "num_clients" in inspect.signature(source).parameters
-    own = (name for name, group in GROUP.items() if group == "data")
-    return (*own, "float_type", *["num_clients"] * has_clients)
+    return name in TYPES or name in calls.SHORT_NAMES or calls.is_argument(name)
 
 
 def config_content(path: str) -> dict[str, Any]:
     """The content of a config.json; raises SettingError if it is none of this version."""
     try:
         content = json.loads(pathlib.Path(path).read_text())
-    except OSError as error:
-        raise SettingError(
-            f"config is {path!r}, but cannot be read: {error.strerror}.", setting="config", value=path
-        ) from error
-    except ValueError as error:
-        raise SettingError(
-            f"config is {path!r}, but is not JSON: {error}.", setting="config", value=path
-        ) from error
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not JSON: {error}"
+        raise SettingError(f"config is {path!r}, but {why}.", setting="config", value=path) from error
     version = content.get("format") if isinstance(content, dict) else None
     fits = isinstance(content, dict) and version == FORMAT
     remedy = "Runs write such a file as config.json." if version is None else ""

@@ -1,6 +1,6 @@
 """The world of a run, what its data, partition, delays, presence, failures and dropout are, which all compared share.
 
-What makes a world is said once: ``WORLD`` of ``jafl.config.declaration`` has the groups of its settings.
+What makes a world is said once: ``WORLD`` has the groups of its settings.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,8 +8,15 @@ from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, refusal
 from jafl.config import calls, grid
-from jafl.config.settings import OF_WORLD, Settings
+from jafl.config.settings import GROUP, PLACES, Settings
 
+# Those of the world in which runs live: which examples there are, who holds them, how long a trip takes, who is
+# there, fails or leaves. Runs that are compared share it.
+WORLD = ("data", "partition", "delay", "presence")
+OF_WORLD = (
+    "protocol.failure_rate",
+    *(name for name, group in GROUP.items() if group in WORLD and name not in PLACES),
+)
 ON_PURPOSE = (
     "To compare different worlds on purpose, pass --different_worlds (a setting): table, report and pictures then "
     "say which run lives where."
@@ -29,6 +36,11 @@ class World(NamedTuple):
         """``world A (fedbuff, fedasync): availability=diurnal, failure_rate=0.3``."""
         values = ", ".join(f"{name}={grid.shown(value)}" for name, value in self.settings.items())
         return f"world {self.letter} ({', '.join(self.labels)}): {values}"
+
+
+def in_world(name: str) -> bool:
+    """Whether a setting, or an argument of a call, is one of the world."""
+    return name in OF_WORLD or name.partition(".")[0] in OF_WORLD
 
 
 def world_settings(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,16 +92,10 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     unable = [label for world in worlds_there if world not in able for label in world.labels]
     if len(able) == 1 and unable:
         reasons = dict.fromkeys(why_unread(name, first[label]) for label in unable)
-        raise refusal(
-            name,
-            able[0].settings[name],
-            f"left out, or read by all that are compared: {', '.join(unable)} cannot",
-            f"{' '.join(reasons)} {ON_PURPOSE}",
-        )
-    values = "; ".join(
-        f"{grid.shown(world.settings[name])} for {', '.join(world.labels)}" for world in worlds_there
+        allowed = f"left out, or read by all that are compared: {', '.join(unable)} cannot"
+        raise refusal(name, able[0].settings[name], allowed, f"{' '.join(reasons)} {ON_PURPOSE}")
+    said = [f"{grid.shown(each.settings[name])} for {', '.join(each.labels)}" for each in worlds_there]
+    message = (
+        f"{name} is {'; '.join(said)}. What is compared shares its world: give all the same. {ON_PURPOSE}"
     )
-    raise SettingError(
-        f"{name} is {values}. What is compared shares its world: give all the same. {ON_PURPOSE}",
-        setting=name,
-    )
+    raise SettingError(message, setting=name)

@@ -8,8 +8,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid
-from jafl.config.declaration import NOT_ALWAYS_READ
-from jafl.config.grammar import Call
+from jafl.config.calls import NOT_ALWAYS_READ
 from jafl.config.inputs import SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
@@ -17,9 +16,10 @@ from jafl.config.settings import (
     GROUP,
     Settings,
     filled_by_preset,
-    in_world,
     is_setting,
 )
+from jafl.config.values import Call
+from jafl.config.world import in_world
 from jafl.runs.directory.reader import PastRun
 
 # What runs of one mean may differ in: the seed, and where data lie.

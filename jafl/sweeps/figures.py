@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl import plots
 from jafl.config import grid
-from jafl.config.settings import in_world
+from jafl.config.world import in_world
 from jafl.runs.recording.pictures import Figures, draw
 from jafl.sweeps.conditions import caption
 from jafl.sweeps.seed_means import ArmRuns, rows

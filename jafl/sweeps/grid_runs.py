@@ -16,10 +16,11 @@ from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.arms import Override
 from jafl.config.calls import CALLS
-from jafl.config.data_cache import DataCache
+from jafl.config.data_cache import DataCache, source_settings
 from jafl.config.experiment import Experiment, make_experiment
 from jafl.config.resolution import listed_seeds, resolve
-from jafl.config.settings import TYPES, Settings, in_world, source_settings, without_varying
+from jafl.config.settings import TYPES, Settings, without_varying
+from jafl.config.world import in_world
 from jafl.engine.plan.device_memory import device_memory
 from jafl.runs import grouping
 from jafl.runs.directory.damage import is_closed

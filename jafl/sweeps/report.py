@@ -13,7 +13,8 @@ from jafl.base.display import printable
 from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing
 from jafl.config import calls, grid
-from jafl.config.settings import DEFAULTS, default_of, in_world
+from jafl.config.settings import DEFAULTS, default_of
+from jafl.config.world import in_world
 from jafl.runs.directory import digests
 from jafl.runs.directory.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory.files import write_whole

@@ -18,7 +18,7 @@ from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.config import arms as all_arms
 from jafl.config import calls, grid
 from jafl.config.arms import Arms, Override
-from jafl.config.builders.algorithm import make_client_optimizer, make_server_optimizer
+from jafl.config.builders.algorithm import make_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import changed, input_digests
@@ -233,8 +233,8 @@ def _check(conditions: Sequence[ConditionArms]) -> None:
         checked = set()
         try:
             for label, settings in resolve(arms, loaded):
-                make_client_optimizer(settings)
-                make_server_optimizer(settings)
+                make_optimizer(settings, "client_optimizer")
+                make_optimizer(settings, "server_optimizer")
                 values = without_varying(dataclasses.replace(settings, seed=""))
                 kind = str([value for value in values.values() if type(value) is not float])
                 if kind not in checked:

@@ -14,8 +14,9 @@ from tiers import in_tiers
 import jafl
 from jafl.base.array_files import write_archive
 from jafl.config import calls
-from jafl.config.grammar import Call
+from jafl.config.documented import explained
 from jafl.config.settings import FORMAT, Settings
+from jafl.config.values import Call
 from jafl.data.sources.prepared import PREPARED
 from jafl.runs.runner import dry_run
 
@@ -87,8 +88,8 @@ def text_of(setting, name):
     """A call of a factory that can be made."""
     if name in CALLED and (name, setting) != ("constant", "algorithm"):
         return CALLED[name]
-    explained = {each.call.partition("(")[0]: each.example for each in calls.grammar(setting).explained()}
-    return explained.get(name) or name
+    examples = {each.call.partition("(")[0]: each.example for each in explained(calls.grammar(setting))}
+    return examples.get(name) or name
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +148,7 @@ LAWS = [name for setting, name in EVERY if setting == "delay" and name not in CA
 @settings(max_examples=60, deadline=None)
 def test_any_law_with_any_numbers_also_inside_of_others(name, numbers, is_inside):
     grammar = calls.grammar("delay")
-    arguments = [each for each in grammar.arguments_of(name) if isinstance(getattr(jafl.delays, name), type)]
+    arguments = [each for each in grammar.parameters(name) if isinstance(getattr(jafl.delays, name), type)]
     try:
         text = str(Call(name, dict(zip(arguments, numbers, strict=False))))
         law = grammar.make(f"once_per_client({text})" if is_inside else text)

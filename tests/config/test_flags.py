@@ -10,6 +10,7 @@ from jafl.base.errors import SettingError
 from jafl.cli import command_help, command_line, given
 from jafl.cli.commands import COMMANDS
 from jafl.cli.declared_flags import FLAGS
+from jafl.cli.described import swept_by
 from jafl.config.calls import SHORT_NAMES
 from jafl.config.settings import FORMAT, TYPES
 from jafl.sweeps.sweep import SweepOutcome
@@ -147,6 +148,15 @@ def test_a_sweep_in_config_is_run_again(typed, crossed, tmp_path, monkeypatch):
     said = command(["sweep", *typed, "--config=sweep.json"], tmp_path)
     assert said.status == 0, said.text
     assert asked == [(50, crossed)]
+
+
+def test_a_forecast_is_of_the_arms_that_the_sweep_has_whatever_values_are_typed(tmp_path):
+    arms = {"FedBuff, K = 5": {"algorithm": "fedbuff", "buffer_size": 5}}
+    (tmp_path / "sweep.json").write_text(json.dumps({**SWEEP, "arms": arms}))
+    typed = ["--sweep=delay.mean=1,2", f"--config={tmp_path / 'sweep.json'}"]
+    crossed = {"sweep": "delay.mean=1,2", "arms": arms}
+    assert swept_by(given.read("run.py", ["sweep", *typed])) == crossed
+    assert swept_by(given.read("run.py", ["forecast", "h100", *typed])) == crossed
 
 
 def test_what_a_config_file_holds_and_nothing_reads_is_told(tmp_path):

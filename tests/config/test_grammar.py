@@ -21,8 +21,11 @@ from hypothesis import strategies as st
 import jafl
 from jafl.base.errors import SettingError, refusal, require
 from jafl.config import calls
-from jafl.config.grammar import Call, Grammar, written
+from jafl.config.documented import explained
+from jafl.config.grammar import Grammar
+from jafl.config.layers import _LEFT_OUT, says, with_arguments
 from jafl.config.settings import Settings
+from jafl.config.values import Call, written
 
 DELAY = calls.grammar("delay")
 LISTED = ", ".join(calls.CALLS)
@@ -515,27 +518,27 @@ def test_what_is_flattened_is_what_a_dotted_name_reaches():
 
 
 def test_all_factories_are_explained_with_their_arguments():
-    explained = DRAWN.explained()
-    assert [each.call for each in explained[:2]] == [
+    shown = explained(DRAWN)
+    assert [each.call for each in shown[:2]] == [
         "empty()",
         "line(width, title='', dashed=False, times=2, turn=0, colour=None)",
     ]
-    assert [each.text for each in explained[:2]] == [
+    assert [each.text for each in shown[:2]] == [
         "One without arguments.",
         "A line, which is drawn. It may be dashed.",
     ]
-    assert len(DELAY.explained()) == len(DELAY.factories)
+    assert len(explained(DELAY)) == len(DELAY.factories)
 
 
 @pytest.mark.parametrize("setting", calls.CALLS)
 def test_every_example_of_the_help_is_a_call_and_arguments_have_texts(setting):
     grammar = calls.grammar(setting)
-    for each in grammar.explained():
+    for each in explained(grammar):
         name = each.call.partition("(")[0]
-        assert each.text and set(each.arguments) <= set(grammar._parameters(name))
+        assert each.text and set(each.arguments) <= set(grammar.parameters(name))
         if each.example and name not in grammar.inner:
             assert grammar.read(each.example).name == name
-    assert any(each.example for each in grammar.explained())
+    assert any(each.example for each in explained(grammar))
 
 
 # Refusals.
@@ -1035,19 +1038,17 @@ def test_laws_that_differ_are_not_taken_for_the_same():
 def test_dotted_names_are_put_into_the_calls_that_have_them():
     values = {"delay.mean": 2, "seed": "1", "delay": "once_per_client(gamma)", "delay.shape": "3"}
     before = dict(values)
-    assert calls.with_arguments(values, defaults={}) == {
+    assert with_arguments(values, defaults={}) == {
         "delay": "once_per_client(law=gamma(mean=2.0, shape=3.0))",
         "seed": "1",
     }
     assert values == before
-    assert calls.with_arguments({"delay.mean": 2}, defaults={"delay": "pareto", "seed": "1"}) == {
+    assert with_arguments({"delay.mean": 2}, defaults={"delay": "pareto", "seed": "1"}) == {
         "delay": "pareto(mean=2.0)"
     }
-    assert calls.with_arguments({"seed": "1"}, defaults={"delay": "gamma"}) == {"seed": "1"}
+    assert with_arguments({"seed": "1"}, defaults={"delay": "gamma"}) == {"seed": "1"}
     # In their order: the argument of the law that the one before has put there.
-    changed = calls.with_arguments(
-        {"delay.law": "gamma", "delay.shape": 3}, defaults={"delay": Settings().delay}
-    )
+    changed = with_arguments({"delay.law": "gamma", "delay.shape": 3}, defaults={"delay": Settings().delay})
     assert changed == {"delay": "once_per_client(law=gamma(shape=3.0))"}
 
 
@@ -1069,7 +1070,7 @@ def test_dotted_names_are_put_into_the_calls_that_have_them():
     ],
 )  # fmt: skip
 def test_dotted_names_that_no_call_has_are_refused(values, setting, message):
-    error = refused(calls.with_arguments, values, defaults={"delay": "constant", "seed": "0"})
+    error = refused(with_arguments, values, defaults={"delay": "constant", "seed": "0"})
     assert (str(error), error.setting) == (message, setting)
 
 
@@ -1110,7 +1111,7 @@ def test_every_setting_that_is_a_call_has_a_default_that_is_one():
         default = getattr(Settings(), name)
         for text in [] if default is None else calls.items(name, default):
             assert calls.grammar(name).read(text)
-        assert default or name in calls._LEFT_OUT
+        assert default or name in _LEFT_OUT
         assert calls.grammar(name).setting == name
 
 
@@ -1266,7 +1267,7 @@ def test_what_only_stands_inside_is_no_call_of_the_setting():
     ],
 )
 def test_whether_a_call_itself_says_an_argument(text, path, said):
-    assert calls.says("algorithm", text, path) is said
+    assert says("algorithm", text, path) is said
 
 
 def test_runs_that_differ_in_numbers_alone_look_the_same():
@@ -1405,4 +1406,4 @@ def test_a_dotted_name_that_no_algorithm_of_a_list_has_is_refused():
 )  # fmt: skip
 def test_each_layer_takes_the_place_of_what_comes_before(layers, setting, text):
     defaults = {"protocol": "default", "algorithm": "fedbuff", "delay": "constant", "partition": None}
-    assert calls.with_arguments(*layers, defaults=defaults)[setting] == text
+    assert with_arguments(*layers, defaults=defaults)[setting] == text

@@ -12,13 +12,13 @@ from tiers import in_tiers
 from jafl import data
 from jafl.base.errors import SettingError
 from jafl.config import readers
-from jafl.config.builders.algorithm import make_client_work, make_rule, make_server_optimizer
+from jafl.config.builders.algorithm import make_client_work, make_optimizer, make_rule
 from jafl.config.builders.data import filled_in, make_federation, make_inputs, make_source
 from jafl.config.builders.model import make_model
 from jafl.config.builders.schedule import make_schedule
 from jafl.config.calls import CALLS, grammar
-from jafl.config.declaration import WITH_NEXT_TOKENS
 from jafl.config.experiment import _evaluation_steps, make_experiments
+from jafl.config.presets import WITH_NEXT_TOKENS
 from jafl.config.resolution import refuse_unread, resolve_run, without_unread
 from jafl.config.settings import GROUP, TYPES, Settings, default_of
 from jafl.sweeps.sweep import run_sweep
@@ -355,7 +355,7 @@ def ingredients(settings):
     arrays += vars(federation.held_out).values() if federation.held_out else []
     digest = [hash(np.asarray(array).tobytes()) for array in arrays if array is not None]
     of_work = {name: value for name, value in work.arguments.items() if name != "model"}
-    optimizer = make_server_optimizer(run)
+    optimizer = make_optimizer(run, "server_optimizer")
     parts = (
         digest,
         model.module,

@@ -11,15 +11,15 @@ from runs_by_hand import write_run
 
 from experiments.harness.declare import discovery
 from jafl.base.errors import SettingError
+from jafl.cli.command_help import GROUPS
 from jafl.config import arms as all_arms
 from jafl.config import grid
 from jafl.config.data_cache import DataCache
-from jafl.config.declaration import GROUPS, WORLD
 from jafl.config.experiment import make_experiments
 from jafl.config.readers import as_read
 from jafl.config.resolution import resolve, resolve_run
-from jafl.config.settings import FORMAT, GROUP, OF_WORLD, Settings
-from jafl.config.world import worlds
+from jafl.config.settings import FORMAT, GROUP, Settings
+from jafl.config.world import OF_WORLD, WORLD, worlds
 from jafl.runs import runner
 from jafl.runs.directory.reader import find_runs, read_json
 from jafl.sweeps import seed_means

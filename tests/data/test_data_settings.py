@@ -18,6 +18,7 @@ from writer_files import WRITE
 from jafl.cli import command_help
 from jafl.config.builders.data import filled_in, make_partition, make_source
 from jafl.config.calls import grammar
+from jafl.config.documented import explained
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.data import NORMALIZATIONS, SOURCES
@@ -220,8 +221,8 @@ def test_the_clients_richest_in_some_labels_are_numbered_last():
 def test_every_normalization_and_data_set_is_in_the_help():
     text = command_help.by_group()["Data set"]["dataset"].help
     assert all(name in text for name in SOURCES)
-    explained = {each.call.partition("(")[0]: each for each in grammar("dataset").explained()}
-    assert all(name in explained["cifar10"].arguments["normalization"] for name in NORMALIZATIONS)
+    shown = {each.call.partition("(")[0]: each for each in explained(grammar("dataset"))}
+    assert all(name in shown["cifar10"].arguments["normalization"] for name in NORMALIZATIONS)
 
 
 @pytest.mark.full

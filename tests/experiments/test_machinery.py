@@ -31,7 +31,7 @@ from experiments.harness.run import running, sweeps
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
-from jafl.config import calls, grid, presets
+from jafl.config import grid, layers, presets
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import PastRun, find_runs
 from jafl.sweeps import seed_means
@@ -81,7 +81,7 @@ def some_run(accuracies, seed=0, *, status="finished", trips=10, label="a", **co
         {"server_step": n, "client_trips": trips * n, "time": 0.5 * n, "test_accuracy": accuracy}
         for n, accuracy in enumerate(accuracies)
     ]
-    settings = calls.with_arguments(config, defaults=presets.COMMON)
+    settings = layers.with_arguments(config, defaults=presets.COMMON)
     content = {"algorithm": "fedbuff", "label": label, "seed": str(seed), **settings}
     return PastRun(pathlib.Path(f"{label}-seed{seed}"), content, evaluations, {"status": status})
 

@@ -19,8 +19,8 @@ from run_files import read_arrays, read_json, read_lines, replay
 from waiting import LIMIT, until
 
 from jafl.cli import command_help, command_line, given
+from jafl.cli.command_help import GROUPS
 from jafl.cli.commands import COMMANDS
-from jafl.config.declaration import GROUPS
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import FORMAT, HELP, Settings
 

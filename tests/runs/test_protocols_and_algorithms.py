@@ -13,8 +13,8 @@ from tiers import in_tiers
 from waiting import LIMIT
 
 from jafl.config import calls, presets
-from jafl.config.grammar import Call
 from jafl.config.settings import Settings
+from jafl.config.values import Call
 from jafl.runs.directory.previous_run import PICTURES
 from jafl.runs.runner import dry_run, run
 

@@ -1,19 +1,18 @@
 """The data set and who holds which examples, from settings."""
 
-import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from jafl import data
-from jafl.base.errors import SettingError, require, seed_number
-from jafl.config.calls import grammar
-from jafl.config.declaration import default_model
+from jafl.base.errors import require, seed_number
+from jafl.config.calls import grammar, naming
 from jafl.config.own_calls import Precision, Split
 from jafl.config.parsing import labels_in
+from jafl.config.presets import default_model
 from jafl.config.settings import DEFAULTS, Settings
 from jafl.data import Federation, Partition, Source
 from jafl.data.splits import fewer_for_evaluation, fold_source, with_shuffled_labels
@@ -49,32 +48,12 @@ def run_split(settings: Settings) -> Drawn:
     return Drawn((base + seed) % 2**32 if split.resample else base)
 
 
-@contextlib.contextmanager
-def _of_setting(setting: str, *others: str) -> Iterator[None]:
-    """Gives a refusal of an argument of the setting's call the name that it has there.
-
-    others: the names, old and new in turn, of what functions call otherwise.
-    """
-    named = dict(zip(others[::2], others[1::2], strict=True))
-    try:
-        yield
-    except SettingError as error:
-        argument = named.get(error.setting, error.setting)
-        if argument in grammar(setting).arguments()[setting]:
-            raise error.of(f"{setting}.{argument}") from error
-        raise
-
-
+@naming("split", data_seed="seed")
 def make_source(settings: Settings, read: Callable[..., Source] | None = None) -> Source:
     """The data set, in the precision asked for, split for the run, the server's own examples taken out.
 
     read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
     """
-    with _of_setting("split", "data_seed", "seed"):
-        return _split_source(settings, read)
-
-
-def _split_source(settings: Settings, read: Callable[..., Source] | None) -> Source:
     split, drawn = split_of(settings), run_split(settings)
     if drawn.fold is None:
         source = _named_source(settings, dataclasses.replace(split, seed=drawn.data_seed), read)
@@ -120,7 +99,7 @@ def _named_source(settings: Settings, split: Split, read: Callable[..., Source] 
 def make_inputs(settings: Settings, source: Source) -> Inputs | None:
     """How the model reads the data set's examples; None: as they are."""
     augmentation = grammar("augmentation").given(settings.augmentation)
-    with _of_setting("augmentation"):
+    with naming("augmentation"):
         inputs = Inputs.of(source, **augmentation, dtype=settings.float_type)
     if source.x.ndim == 4:
         side = max(source.x.shape[1:3])
@@ -179,7 +158,7 @@ def make_federation(settings: Settings, source: Source, seed: int) -> Federation
     partition, held_out = make_partition(settings, source, seed), None
     share = split_of(settings).client_test_fraction
     if share:
-        with _of_setting("split", "fraction", "client_test_fraction"):
+        with naming("split", fraction="client_test_fraction"):
             partition, held_out = data.hold_out(partition, share, seed=seed)
     return data.federate(source, partition, held_out=held_out)
 
@@ -190,12 +169,8 @@ def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
     if not settings.richest_last:
         return partition
     labels = labels_in("richest_last", settings.richest_last)
-    require(
-        np.isin(labels, source.y).all(),
-        "richest_last",
-        settings.richest_last,
-        "labels that occur in the data set",
-    )
+    occur = np.isin(labels, source.y).all()
+    require(occur, "richest_last", settings.richest_last, "labels that occur in the data set")
     held = np.split(partition.indices, partition.offsets[1:-1])
     shares = [np.isin(source.y[indices], labels).mean() for indices in held]
     return Partition.from_lists([held[client] for client in np.argsort(shares, kind="stable")])

@@ -7,9 +7,9 @@ import numpy as np
 from jafl.base.errors import require
 from jafl.config.builders.data import PRECISIONS
 from jafl.config.calls import grammar
-from jafl.config.declaration import default_model
-from jafl.config.grammar import Call
+from jafl.config.presets import default_model
 from jafl.config.settings import Settings
+from jafl.config.values import Call
 from jafl.data import Source
 from jafl.models import Model
 from jafl.models.low_rank import Adapted
@@ -19,18 +19,14 @@ NEXT_TOKENS = ("character_lstm", "causal_transformer")
 TEXTS = ("sent140_lstm", *NEXT_TOKENS, "distilbert", "bert")
 
 
-def model_text(settings: Settings) -> str:
-    """The call of the model, also before a run is resolved."""
-    return grammar("model").filled(settings.model, default_model(settings.dataset_name))
-
-
 def make_model(settings: Settings, source: Source) -> Model:
     """The model, for the data set's classes.
 
     Raises:
       SettingError: if the model does not fit the examples, or needs a file that is not as it must be.
     """
-    text = model_text(settings)
+    # Also before a run is resolved.
+    text = grammar("model").filled(settings.model, default_model(settings.dataset_name))
     name = _network_name(text)
     if source.y.ndim == 2:
         allowed = f"{' or '.join(NEXT_TOKENS)}, for {source.name} asks for the next token at each place"

@@ -5,24 +5,16 @@ from typing import Any
 import numpy as np
 
 from jafl.base.errors import SettingError, require
-from jafl.config import calls
-from jafl.config.calls import grammar
+from jafl.config.calls import WITH_INITIAL_ROUND, grammar
 from jafl.config.settings import Settings
 from jafl.records import EventSchedule
-from jafl.schedule import (
-    Availability,
-    AvailabilityTrace,
-    Dropout,
-    availability,
-    delays,
-)
+from jafl.schedule import Availability, AvailabilityTrace, Dropout, availability, delays
 from jafl.schedule.arguments import as_availability
 from jafl.schedule.durations import draw_durations
 from jafl.schedule.local_steps import DelayOfSteps
 
 # Clients are there for exponential times: the chance of a time so many times as long as the mean is 0 in float64.
 NO_CHANCE = 700.0
-WITH_INITIAL_ROUND = ("asynchronous", "drawn_staleness")
 
 
 def make_schedule(
@@ -41,7 +33,7 @@ def make_schedule(
     clients = len(num_examples)
     presence = make_availability(settings, clients)
     law = make_delay(settings, num_examples, model_bytes, upload_bytes)
-    protocol = calls.grammar("protocol")
+    protocol = grammar("protocol")
     name = protocol.read(settings.protocol).name
     remedy = f"{settings.algorithm_name} needs every client to train at the initial model first."
     fits = name in WITH_INITIAL_ROUND or not initial_round

@@ -15,7 +15,7 @@ import experiments
 from experiments.tools.benchmarks.clients import files, machine, rows, tables
 from experiments.tools.benchmarks.clients.rows import Row
 from jafl.base.errors import SettingError, refusal, require, whole_number
-from jafl.config import calls
+from jafl.config.layers import with_arguments
 from jafl.config.settings import DEFAULTS, Settings
 from jafl.runs.directory.files import occupied
 from jafl.runs.directory.previous_run import EarlierRun
@@ -151,7 +151,7 @@ def _settings(typed: Mapping[str, Any]) -> dict[str, Any]:
     own = {
         name: value for name, value in typed.items() if name.partition(".")[0] in ("precision", "data_dir")
     }
-    given = calls.with_arguments(own, defaults=DEFAULTS)
+    given = with_arguments(own, defaults=DEFAULTS)
     settings = {name: given[name] for name in ("precision", "data_dir") if given.get(name) is not None}
     settings |= {name: typed[name] for name in ("client_trips", "devices") if typed.get(name) is not None}
     if "precision" in settings:
