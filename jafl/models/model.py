@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jafl.base.errors import SettingError, choose, require
 from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
+from jafl.base.random_keys import check_key
 from jafl.models import displays
 from jafl.models.forms.rewriting import in_quick_forms
 from jafl.models.freezing import Which, chosen, merged, paths, split
@@ -173,6 +174,7 @@ class Model:
         network = self.network
         if network.has_parameters:
             return jax.tree.map(jnp.asarray, self.initial)
+        check_key(key)
 
         frozen = frozen_params(self.frozen)
         initial = None if self.initial is None else jax.tree.map(jnp.asarray, self.initial)
