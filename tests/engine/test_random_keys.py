@@ -223,7 +223,7 @@ def test_keys_of_other_kinds_in_a_state_are_refused(asked):
     with pytest.raises(jafl.SettingError, match=said):
         simulate(**asked(jax.random.key(7, impl="rbg")))
     with jax.default_prng_impl("rbg"), pytest.raises(jafl.SettingError, match=said):
-        simulate(**asked(jax.random.PRNGKey(7)))
+        simulate(**asked(jax.random.key(7)))
 
 
 @pytest.mark.parametrize(("kind", "words", "wanted"), [("threefry2x32", 4, 2), ("rbg", 2, 4), ("rbg", 3, 4)])
@@ -263,3 +263,13 @@ def test_a_client_optimizer_that_draws_from_another_key_is_refused(optimizer):
         jafl.SettingError, match="the optimizer's random numbers is .*outside of its state.*init"
     ):
         simulate(optimizer())
+
+
+def test_an_old_key_of_another_kind_in_a_state_is_refused():
+    said = "the kind of a random key of (optimizer|rule) is 'key<rbg>'"
+    with jax.default_prng_impl("rbg"):
+        for asked in ({"optimizer": with_old_key()}, {"optimizer": optax.sgd(0.1), "rule": True}):
+            if "rule" in asked:
+                asked["rule"] = random_mean(jax.random.PRNGKey(7))
+            with pytest.raises(jafl.SettingError, match=said):
+                simulate(**asked)
