@@ -76,7 +76,7 @@ def check_model(federation: Federation, model: Model, params: Params) -> None:
 
 def _has_parts_of_the_user(model: Model) -> bool:
     """Whether another package than jafl made the model's module, its loss or a metric."""
-    functions = [model.loss_per_example, *model.measured.values()]
+    functions: list[Any] = [model.loss_per_example, *model.measured.values()]
     while any(isinstance(function, (Reading, Metric)) for function in functions):
         functions = [
             getattr(function, "function", None) or getattr(function, "of_examples", function)
