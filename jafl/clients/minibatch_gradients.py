@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.keyed_shuffle import shuffled
+from jafl.base.random_keys import THREEFRY, as_threefry
 from jafl.clients.records import ClientData
 from jafl.models import Model
 from jafl.records import Gradients, Params
@@ -29,6 +30,8 @@ def trip_words(key: jax.Array, client: jax.Array, trip: jax.Array) -> jax.Array:
 
     key: a JAX random key; ``client``, ``trip``: [J] int32.
     """
+
+    key = as_threefry(key)
 
     def words(client, trip):
         return jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, client), trip), (2,), jnp.uint32)
@@ -73,7 +76,7 @@ def dropout_key(words: jax.Array, step: jax.Array | int, part: jax.Array | int =
     words: [2] uint32, from ``trip_words``. step: [] the number of the local step in its trip, from 0 on. part: [] the
     number of the part in its minibatch, from 0 on, where one is computed ``ROWS_AT_ONCE`` examples at a time.
     """
-    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    key = jax.random.wrap_key_data(words, impl=THREEFRY)
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, _DROPOUT), step), part)
 
 

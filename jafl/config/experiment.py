@@ -9,6 +9,7 @@ import numpy as np
 
 from jafl.base import stopwatch
 from jafl.base.errors import SettingError, require, whole_number
+from jafl.base.random_keys import threefry_key
 from jafl.clients.corrections import exchanged_bytes
 from jafl.config import arms, foretold
 from jafl.config.builders.algorithm import in_settings, make_client_work, make_optimizer, make_rule
@@ -150,7 +151,7 @@ def make_experiment(
         _check_stop_when(settings, model, federation)
     foretold.check_epochs(settings, int(np.max(federation.num_examples)))
     inputs = input_digests(settings, source)
-    init_key, trips_key = jax.random.split(jax.random.key(int(settings.seed)))
+    init_key, trips_key = jax.random.split(threefry_key(int(settings.seed)))
     planned = make_rule(settings).build()
     # The memory needed is known before it is taken.
     shapes = loaded.initial(

@@ -49,7 +49,7 @@ class CausalTransformer(nn.Module):
         )
         h = embed(self.tokens, name="token_table")(x)
         if self.positions == "learned":
-            h = h + embed(self.context, name="position_table")(jnp.arange(length))
+            h = h + embed(self.context, name="position_table")(jnp.arange(length)[None])
         h = self._dropped(h, train)
         for number in range(self.layers):
             name = f"layer_{number}"
@@ -69,7 +69,7 @@ class CausalTransformer(nn.Module):
         if self.positions == "rotary":
             query, key = rotated(query), rotated(key)
         earlier = jnp.tril(jnp.ones((length, length), bool))  # a position sees itself and those before it
-        mask = jnp.where(earlier, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)
+        mask = jnp.where(earlier, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)[None, None]
         mixed = attend(query, key, value, mask, functools.partial(self._dropped, train=train))
         return self._into_residual(f"{name}_attention")(mixed.reshape(h.shape))
 
@@ -96,7 +96,7 @@ def rotated(h: jax.Array) -> jax.Array:
     """
     size = h.shape[-1]
     rates = _ROTARY_BASE ** (-jnp.arange(0, size, 2) / size)
-    angles = (jnp.arange(h.shape[1])[:, None] * rates)[:, None, :]  # [T, 1, size / 2]
+    angles = (jnp.arange(h.shape[1])[:, None] * rates[None])[None, :, None, :]  # [1, T, 1, size / 2]
     cosine, sine = jnp.cos(angles).astype(h.dtype), jnp.sin(angles).astype(h.dtype)
     even, odd = h[..., ::2], h[..., 1::2]
     turned = jnp.stack((even * cosine - odd * sine, even * sine + odd * cosine), axis=-1)

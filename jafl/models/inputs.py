@@ -88,6 +88,7 @@ class Inputs:
         mean, std = (
             jnp.array(value, self.dtype) for value in (self.normalization.mean, self.normalization.std)
         )
+        mean, std = (jnp.expand_dims(value, range(x.ndim - value.ndim)) for value in (mean, std))
         return (x.astype(self.dtype) - mean) / std
 
     def augment(self, x: jax.Array, words: jax.Array, epoch: jax.Array, place: jax.Array) -> jax.Array:
@@ -124,7 +125,7 @@ class Inputs:
         """(whether to mirror, top, left) of each example, [B] int32 each."""
         salts = jnp.uint32(0x9E3779B9) * jnp.arange(1, 4, dtype=jnp.uint32)
         trip = mix(epoch.astype(jnp.uint32) ^ words[0] ^ jnp.uint32(_AUGMENTATION)) + words[1]
-        word = (place.astype(jnp.uint32) * jnp.uint32(0x85EBCA77) + trip) ^ salts[:, None]
+        word = (place.astype(jnp.uint32) * jnp.uint32(0x85EBCA77) + trip)[None] ^ salts[:, None]
         # In a loop, because XLA would fuse straight-line code into the crop and run it once per pixel.
         word = lax.fori_loop(0, 3, lambda _, word: mix(word), word)
         sizes = jnp.array([2, 2 * self.random_crop + 1, 2 * self.random_crop + 1], jnp.uint32)

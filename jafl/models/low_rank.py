@@ -14,6 +14,7 @@ import numpy as np
 from jafl.base.array_files import ArrayFileError, read_archive
 from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, require, true_or_false, whole_number
+from jafl.base.random_keys import threefry_key
 from jafl.models.freezing import matches, merged, paths, split
 from jafl.models.model import Model
 from jafl.models.network import Network
@@ -236,7 +237,7 @@ def lora(
     free, fixed = split({"base": known}, lambda path: not any(matches(path[5:], p) for p in also))
     frozen = jax.tree.map(jnp.asarray, fixed)
     if not train_a:
-        adapters = drawn_adapters(found, rank, jax.random.key(seed))
+        adapters = drawn_adapters(found, rank, threefry_key(seed))
         frozen |= {"adapters": split(adapters, lambda path: path.endswith("/a"))[1]}
     if isinstance(model.frozen, Variables):
         frozen = Variables(frozen, model.frozen.constants)

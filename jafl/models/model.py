@@ -10,8 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jafl.base.contents import same_contents
 from jafl.base.errors import SettingError, choose, require
 from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
+from jafl.base.random_keys import check_key
 from jafl.models import displays
 from jafl.models.forms.rewriting import in_quick_forms
 from jafl.models.freezing import Which, chosen, merged, paths, split
@@ -129,7 +131,17 @@ class Model:
         if self.frozen is not None:
             raise TypeError("a model with frozen parameters is no static value: pass it as data")
         # Coarse on purpose: modules with lists in them have no hash of their own; equality decides.
-        return hash((type(self.module), self.loss_per_example))
+        loss = self.loss_per_example
+        return hash((type(self.module), getattr(loss, "__code__", type(loss))))
+
+    def __eq__(self, other: Any) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Model):
+            return NotImplemented
+        # By what they hold: a module may have arrays, and a function close over some.
+        names = [field.name for field in dataclasses.fields(self) if field.compare]
+        return all(same_contents(getattr(self, name), getattr(other, name)) for name in names)
 
     def tree_flatten(self) -> tuple[tuple[Any], Any]:
         """For JAX: ((the frozen parameters,), everything else but the initial ones)."""
@@ -173,6 +185,7 @@ class Model:
         network = self.network
         if network.has_parameters:
             return jax.tree.map(jnp.asarray, self.initial)
+        check_key(key)
 
         frozen = frozen_params(self.frozen)
         initial = None if self.initial is None else jax.tree.map(jnp.asarray, self.initial)

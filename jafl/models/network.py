@@ -10,6 +10,7 @@ import flax.errors
 import jax
 
 from jafl.base.errors import SettingError
+from jafl.base.random_keys import threefry_key
 
 # Arguments that say whether a module trains, and the value of each then; otherwise it is the opposite.
 SWITCHES = {"train": True, "training": True, "deterministic": False}
@@ -57,7 +58,7 @@ class Network(abc.ABC):
 
 def stream_key(key: jax.Array | None, name: str) -> jax.Array:
     """The key of a random stream that is not called dropout; of evaluation, whose streams are fixed, for None."""
-    key = jax.random.key(0, impl="threefry2x32") if key is None else key
+    key = threefry_key(0) if key is None else key
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 

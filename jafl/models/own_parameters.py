@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jafl.base.errors import require
 from jafl.base.extras import importing
-from jafl.base.random_keys import is_key
+from jafl.base.random_keys import is_key, threefry_key
 from jafl.models.freezing import merged
 from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_argument, stream_key, switches
 
@@ -74,7 +74,7 @@ class Nnx(Network):
         from flax import nnx
 
         graph = self.graph if key is None else self.graph_in_training
-        key = jax.random.key(0) if key is None else key
+        key = threefry_key(0) if key is None else key
         leaves = [
             jax.random.split(jax.random.fold_in(key, number), shape)
             if holds_keys

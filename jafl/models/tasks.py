@@ -131,7 +131,8 @@ def softmax_cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
     def by_comparison(logits: jax.Array, labels: jax.Array) -> jax.Array:
         """Without a look-up of the labels' logits, which takes a TPU five operations."""
-        is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+        classes = jnp.arange(logits.shape[-1]).reshape((1,) * labels.ndim + (-1,))
+        is_label = labels[..., None] == classes
         label_logits = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
         return jax.nn.logsumexp(logits, axis=-1) - label_logits
 

@@ -78,9 +78,9 @@ class Encoder(nn.Module):
             embedding_init=nn.initializers.normal(c.initial_deviation),
         )
         h = embed(c.tokens, name="token_table")(x)
-        h = h + embed(c.positions, name="position_table")(jnp.arange(x.shape[1]))
+        h = h + embed(c.positions, name="position_table")(jnp.arange(x.shape[1])[None])
         if c.types:
-            h = h + embed(c.types, name="type_table")(jnp.zeros((), jnp.int32))
+            h = h + embed(c.types, name="type_table")(jnp.zeros((1, 1), jnp.int32))
         h = self._dropped(self._normalized(h, "norm"), train)
         mask = jnp.where(x != c.padding, 0.0, jnp.finfo(h.dtype).min).astype(h.dtype)[:, None, None, :]
         for number in range(c.layers):

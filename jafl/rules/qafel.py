@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jafl.base.errors import require
+from jafl.base.random_keys import threefry_key
 from jafl.clients.compression import Compressor, top_k
 from jafl.records import Requirements, Rule
 from jafl.rules import accumulate, staleness
@@ -62,7 +63,7 @@ def qafel(
     staleness.check(staleness_weight)
 
     def init(params, num_clients):
-        return jax.tree.map(jnp.asarray, params), jax.random.key(0), jnp.int32(0)
+        return jax.tree.map(jnp.asarray, params), threefry_key(0), jnp.int32(0)
 
     def begin(state, params):
         distance = accumulate.norm(jax.tree.map(jnp.subtract, params, state[0]))

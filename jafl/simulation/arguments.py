@@ -9,7 +9,7 @@ import numpy as np
 
 from jafl.base.errors import require
 from jafl.base.given_arrays import as_array
-from jafl.base.random_keys import is_key
+from jafl.base.random_keys import check_key, is_key
 from jafl.engine.plan.compatibility import check_types
 from jafl.engine.plan.run import Run
 from jafl.records import ExecutionPlan, check_schedule
@@ -52,15 +52,6 @@ def check_params(params: Any) -> None:
             is_array and not is_key(leaf) and np.dtype(leaf.dtype).kind in "fcV"
         )  # V: bfloat16 and its like
         require(fits, "params", leaf, "the initial parameters, a pytree of arrays of floats", remedy)
-
-
-def check_key(key: Any) -> None:
-    """Raises SettingError unless ``key`` is one JAX random key, of the new kind or of the old one."""
-    dtype = getattr(key, "dtype", None)
-    # Both kinds of JAX's keys are still in use: those with a type of their own, and words of uint32.
-    new = is_key(key) and key.shape == ()
-    old = dtype == np.uint32 and len(key.shape) == 1
-    require(new or old, "key", key, "one JAX random key", "Make one with jax.random.key(0).")
 
 
 def check_evaluators(evaluators: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from jafl.base.contents import digest_of_held
 from jafl.engine.plan.preparation import Preparation
 from jafl.engine.plan.run import Run
 from jafl.specifications import Specification, as_specification
@@ -50,12 +51,30 @@ def _describe_run(prepared: Preparation) -> dict[str, Any]:
         "compute_dtype": model.compute_dtype,
         "form of the plan": prepared.plan.form,
         "model": _text(getattr(model, "module", model)),
+        **_describe_held(run, model),
         **_describe_specification("client_work", run.client_work),
         **_describe_specification("rule", run.rule),
         **_describe_specification("server_optimizer", run.server_optimizer),
         # Only where they are set: runs without them are described as if there were none.
         **{name: value for name in NAMES_IF_SET if (value := getattr(run, name))},
     }
+
+
+def _describe_held(run: Run, model: Any) -> dict[str, str]:
+    """Digests of the numbers that functions of the user's own hold, which neither name nor text tells."""
+    own = {
+        "model": (getattr(model, "module", None), getattr(model, "loss_per_example", None)),
+        "rule": run.rule,
+        "server_optimizer": run.server_optimizer,
+        "client_work": run.client_work,
+    }
+    described = {}
+    for name, value in own.items():
+        # Of a specification the call is described, whose numbers are among those that the run reads.
+        held = "" if isinstance(value, Specification) else digest_of_held(value)
+        if held:
+            described[f"digest of what functions of {name} hold"] = held
+    return described
 
 
 def _describe_specification(name: str, value: Any) -> dict[str, Any]:

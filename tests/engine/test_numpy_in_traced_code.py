@@ -2,12 +2,14 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from flax import nnx
 
 import jafl
 
@@ -21,8 +23,10 @@ RANDOM = np.random.default_rng(0)
 
 
 def simulated(*, rule=None, optimizer=None, server=None, network=None, loss=None):
-    layers = [lambda x: x.reshape(len(x), -1), network or nn.Dense(10)]
-    model = jafl.Model(nn.Sequential(layers), **({} if loss is None else {"loss_per_example": loss}))
+    network = network or nn.Dense(10)
+    if isinstance(network, nn.Module):
+        network = nn.Sequential([lambda x: x.reshape(len(x), -1), network])
+    model = jafl.Model(network, **({} if loss is None else {"loss_per_example": loss}))
     work = jafl.client_work(model, optimizer=optimizer or optax.sgd(0.1))
     params = model.init(jax.random.key(0), SOURCE.x)
     rule = rule or jafl.rules.fedbuff()
@@ -63,6 +67,47 @@ class NoisyNetwork(nn.Module):
         return nn.Dense(10)(noisy(x))
 
 
+class NoisyNnx(nnx.Module):
+    def __init__(self):
+        self.layer = nnx.Linear(64, 10, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.layer(noisy_by_module(x.reshape(len(x), -1)))
+
+
+class NoisyEquinox(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __init__(self):
+        self.layer = eqx.nn.Linear(64, 10, key=jax.random.key(0))
+
+    @jax.jit  # as Equinox's own examples have it: traced no second time
+    def __call__(self, x):
+        return self.layer(noisy(x.ravel()))
+
+
+class CutByChance(NoisyEquinox):
+    """What is drawn is no constant, but says where an array is cut."""
+
+    def __call__(self, x):
+        begin = int(RANDOM.integers(2**16))
+        return self.layer(jnp.pad(x.ravel(), (0, 2**16))[begin : begin + 64])
+
+
+class SeededByChance(NoisyEquinox):
+    def __call__(self, x):
+        return self.layer(x.ravel() + jax.random.normal(jax.random.key(RANDOM.integers(2**20)), (64,)))
+
+
+class NoisyConvolution(nn.Module):
+    """A network that jafl traces for its quick forms, and traces once."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Conv(2, (3, 3))(noisy(x.reshape(len(x), 8, 8, 1)))
+        return nn.Dense(10)(x.reshape(len(x), -1))
+
+
 def noisy_loss(outputs, labels):
     return noisy_by_module(optax.softmax_cross_entropy_with_integer_labels(outputs, labels))
 
@@ -77,6 +122,11 @@ def noisy_loss(outputs, labels):
         ("rule", lambda: {"rule": jafl.specify(lambda: changed_rule("finish", noisy_by_module))}),
         ("model", lambda: {"network": NoisyNetwork()}),
         ("model", lambda: {"loss": noisy_loss}),
+        ("model", lambda: {"network": NoisyNnx()}),
+        ("model", lambda: {"network": NoisyEquinox()}),
+        ("model", lambda: {"network": CutByChance()}),
+        ("model", lambda: {"network": SeededByChance()}),
+        ("model", lambda: {"network": NoisyConvolution()}),
     ],
 )
 def test_draws_of_numpy_are_refused(setting, asked):

@@ -52,7 +52,6 @@ def with_old_key():
 OPTIMIZERS = {
     "noisy_sgd": noisy,
     "a typed key": lambda: noisy(jax.random.key(7)),
-    "keys of another kind": lambda: noisy(jax.random.key(7, impl="rbg")),
     "an old key": with_old_key,
     "in a chain": lambda: optax.chain(optax.clip(1.0), noisy()),
     "masked": lambda: optax.masked(noisy(), {"a": True, "b": False}),
@@ -193,6 +192,55 @@ def _constant():
     return optax.stateless(lambda gradient, params: jax.tree.map(jnp.ones_like, gradient))
 
 
+@pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
+def test_trips_draw_from_threefry_whatever_the_default_is(kind):
+    """The numbers of a run with keys of another kind: those of a key that is made of their words."""
+    client, trip = jnp.arange(6), jnp.array([0, 1, 2, 0, 0, 1])
+    with jax.default_prng_impl(kind):
+        key = jax.random.split(jax.random.key(5))[1]
+        together = trip_words(key, client, trip)
+        alone = [trip_words(key, client[one : one + 1], trip[one : one + 1])[0] for one in range(len(client))]
+        of_the_seed = trip_words(jax.random.PRNGKey(3), client, trip)
+    np.testing.assert_array_equal(together, alone)
+    assert len(np.unique(np.asarray(together))) == together.size
+    words = jax.random.key_data(key)
+    made = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+    made = jax.random.fold_in(jax.random.fold_in(made, words[2]), words[3])
+    np.testing.assert_array_equal(together, trip_words(made, client, trip))
+    assert not np.array_equal(together, of_the_seed)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda key: {"optimizer": noisy(key)},
+        lambda key: {"optimizer": optax.sgd(0.1), "server": noisy(key)},
+        lambda key: {"optimizer": optax.sgd(0.1), "rule": random_mean(key)},
+    ],
+)
+def test_keys_of_other_kinds_in_a_state_are_refused(asked):
+    said = "the kind of a random key of (optimizer|server_optimizer|rule) is 'key<rbg>', .*threefry2x32"
+    with pytest.raises(jafl.SettingError, match=said):
+        simulate(**asked(jax.random.key(7, impl="rbg")))
+    with jax.default_prng_impl("rbg"), pytest.raises(jafl.SettingError, match=said):
+        simulate(**asked(jax.random.key(7)))
+
+
+@pytest.mark.parametrize(("kind", "words", "wanted"), [("threefry2x32", 4, 2), ("rbg", 2, 4), ("rbg", 3, 4)])
+def test_a_key_of_the_old_kind_with_another_number_of_words_is_refused(kind, words, wanted):
+    key = jnp.zeros(words, jnp.uint32)
+    said = f"the number of words of key is {words}, but must be {wanted}, .*{kind}"
+    schedule = jafl.asynchronous(
+        num_clients=CLIENTS, concurrency=2, buffer_size=1, delay=jafl.delays.exponential(), server_steps=1
+    )
+    work = jafl.client_work(MODEL, learning_rate=0.1)
+    with jax.default_prng_impl(kind):
+        with pytest.raises(jafl.SettingError, match=said):
+            jafl.simulate(schedule, FEDERATION, work, rules.fedbuff(), START, key)
+        with pytest.raises(jafl.SettingError, match=said):
+            MODEL.init(key, X[:1])
+
+
 def with_a_key_outside():
     def update(gradient, state, params=None):
         own = jax.random.fold_in(jax.random.key(0), state)
@@ -215,3 +263,13 @@ def test_a_client_optimizer_that_draws_from_another_key_is_refused(optimizer):
         jafl.SettingError, match="the optimizer's random numbers is .*outside of its state.*init"
     ):
         simulate(optimizer())
+
+
+def test_an_old_key_of_another_kind_in_a_state_is_refused():
+    said = "the kind of a random key of (optimizer|rule) is 'key<rbg>'"
+    with jax.default_prng_impl("rbg"):
+        for asked in ({"optimizer": with_old_key()}, {"optimizer": optax.sgd(0.1), "rule": True}):
+            if "rule" in asked:
+                asked["rule"] = random_mean(jax.random.PRNGKey(7))
+            with pytest.raises(jafl.SettingError, match=said):
+                simulate(**asked)

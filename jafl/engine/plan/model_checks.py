@@ -9,13 +9,16 @@ import numpy as np
 
 from jafl.base.errors import SettingError, require
 from jafl.base.precision import check_precision
-from jafl.base.random_keys import check_draws_by_keys
+from jafl.base.random_keys import check_draws_by_keys, threefry_key
 from jafl.data import Federation
+from jafl.engine.plan.separate_examples import check_examples_are_separate
 from jafl.models import Model
+from jafl.models.forms.rewriting import as_written
 from jafl.models.label_checks import check_labels, check_values
-from jafl.models.network import explain
-from jafl.models.networks import Functions
-from jafl.models.tasks import as_task
+from jafl.models.low_rank import Adapted
+from jafl.models.network import Network, explain
+from jafl.models.networks import Linen
+from jafl.models.tasks import Metric, Reading, as_task
 from jafl.records import Params
 
 
@@ -40,12 +43,13 @@ def check_model(federation: Federation, model: Model, params: Params) -> None:
         outputs = _outputs.eval_shape(model, params, x)
         check_labels(as_task(model.task), federation.y, outputs, federation.num_classes, model.output)
         check_values(as_task(model.task), federation)
-        key = jax.random.key(0) if model.draws(params, x) else None  # as in training
+        key = threefry_key(0) if model.draws(params, x) else None  # as in training
         losses = _losses.eval_shape(model, params, x, y, key)
         # jafl's own models draw by keys alone: for them the check, which traces the model again, is spared.
         if _has_parts_of_the_user(model):
             where = "of a random stream: make_rng of flax, nnx.Rngs, or the argument key"
-            check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
+            with as_written():  # or what has been traced for the quick forms is traced no more
+                check_draws_by_keys("model", model.loss_sums, params, x, y, key, keeps_key=where)
     except SettingError:
         raise
     except Exception as error:
@@ -64,15 +68,30 @@ def check_model(federation: Federation, model: Model, params: Params) -> None:
             f"The parameters do not fit the model {name}: {'; '.join(unlike[:3])}. Make them with its init.",
             setting="params",
         )
+    # After the shapes, which it takes for granted.
+    if _has_parts_of_the_user(model):
+        check_examples_are_separate(federation, model, params)
     _tell_of_float32(params)
 
 
 def _has_parts_of_the_user(model: Model) -> bool:
-    """Whether another package than jafl made the model's module or its loss."""
-    loss = model.loss_per_example
-    rooms = [type(model.module).__module__, getattr(loss, "__module__", None) or type(loss).__module__]
-    # A pair of functions lies in a class of jafl's, and is the user's all the same.
-    return isinstance(model.module, Functions) or not all(room.startswith("jafl.") for room in rooms)
+    """Whether another package than jafl made the model's module, its loss or a metric."""
+    functions: list[Any] = [model.loss_per_example, *model.measured.values()]
+    while any(isinstance(function, (Reading, Metric)) for function in functions):
+        functions = [
+            getattr(function, "function", None) or getattr(function, "of_examples", function)
+            for function in functions
+        ]
+    rooms = [getattr(function, "__module__", None) or type(function).__module__ for function in functions]
+    return _is_network_of_the_user(model.network) or not all(room.startswith("jafl.") for room in rooms)
+
+
+def _is_network_of_the_user(network: Network) -> bool:
+    """Whether another package than jafl made what a network's class only holds."""
+    if isinstance(network, Adapted):
+        return _is_network_of_the_user(network.base)
+    kind = type(network.module) if isinstance(network, Linen) else getattr(network, "kind", None)
+    return kind is None or not kind.__module__.startswith("jafl.")
 
 
 def _check_losses(losses: tuple[Any, Any]) -> None:

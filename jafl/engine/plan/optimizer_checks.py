@@ -65,7 +65,14 @@ def _kind(run: Run, optimizer: Any, trains: np.ndarray, steps: Any) -> Any:
     kinds = tuple((getattr(leaf, "shape", ()), str(jnp.result_type(leaf))) for leaf in leaves)
     pairs = np.unique(trains) if steps is None else np.unique(np.stack([trains, steps]), axis=1)
     config: Any = jax.config
-    kind = structure, kinds, pairs.tobytes(), run.schedule.num_steps, config.jax_enable_x64
+    kind = (
+        structure,
+        kinds,
+        pairs.tobytes(),
+        run.schedule.num_steps,
+        config.jax_enable_x64,
+        config.jax_default_prng_impl,
+    )
     try:
         hash(kind)
     except TypeError:

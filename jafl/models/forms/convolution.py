@@ -123,7 +123,7 @@ class Conv(nn.Module):
         )
         x, kernel, bias = promote_dtype(x, kernel, bias, dtype=None)
         y = convolution(x, kernel, strides=self.strides, padding=self.padding)
-        return y if bias is None else y + bias
+        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 # Each of the three functions below is linear in both arguments, so the other two are its gradients.

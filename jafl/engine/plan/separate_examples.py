@@ -1,0 +1,138 @@
+"""Whether what a model computes for one example depends on the other examples of its minibatch.
+
+Minibatches are filled up with rows that are in no sum, and larger ones are computed in parts. Both is right only
+where each example has its loss by itself: a model or a loss that compares examples (batch normalisation, a
+contrastive loss, outputs that are standardised over the minibatch, a mean over it) would read the rows that fill up.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jafl.base.errors import require
+from jafl.base.random_keys import threefry_key
+from jafl.data import Federation
+from jafl.models import Model
+from jafl.records import Params
+
+# Rows of a minibatch that is tried, and how many examples it takes to change all of them but one.
+ROWS = 4
+EXAMPLES = 2 * ROWS - 1
+# Of its size: by so much may a number of an example change where the others do. One program with arrays of one shape
+# rounds each row in one way, so that only what stops when all rows have converged, such as a solver, changes at all.
+TOLERANCE = 1e-4
+# How far parameters are moved before they are tried, or a last layer of zeros would hide what lies before it.
+MOVED = 0.1
+# What was found to be separate, to be tried once in all runs of a sweep.
+_PASSED: dict[Any, None] = {}
+_MOST_PASSED = 32
+
+
+def check_examples_are_separate(federation: Federation, model: Model, params: Params) -> None:
+    """Raises SettingError where an example's loss, or a metric of it, depends on the other examples.
+
+    Tried with examples of the federation: the model is applied to minibatches that share one of them. ``params`` [*P]
+    may be shapes.
+    """
+    places = np.linspace(0, len(federation.x) - 1, EXAMPLES).astype(int)
+    x, y = (np.asarray(array[places]) for array in (federation.x, federation.y))
+    kind = _kind(model, params, x, y)
+    if kind in _PASSED:
+        return
+    whole = _tried(model, params, x[:ROWS], y[:ROWS])
+    for place in (0, ROWS - 1):
+        # One example in its place, and others around it.
+        others = np.arange(ROWS) + ROWS - 1
+        others[place] = place
+        changed = _tried(model, params, x[others], y[others])
+        wrong = [name for name, values in whole.items() if _differ(values, changed[name], place)]
+        outputs = "outputs" in wrong
+        for name in wrong:
+            require(
+                name == "outputs",
+                f"what {'the loss' if name == 'loss' else f'the metric {name!r}'} of an example depends on",
+                "the other examples of its minibatch"
+                + (f", on which the outputs of the model {model.network.name} depend" if outputs else ""),
+                "the example, its label and the parameters alone",
+                "Minibatches are filled up with rows that do not count, and large ones are computed in parts. Take "
+                "GroupNorm or LayerNorm for a normalisation over the minibatch; a loss gives each example's own "
+                "number, not one of the minibatch, and compares no examples with each other.",
+            )
+    if kind is not None:
+        while len(_PASSED) >= _MOST_PASSED:
+            del _PASSED[next(iter(_PASSED))]
+        _PASSED[kind] = None
+
+
+def _kind(model: Model, params: Params, x: np.ndarray, y: np.ndarray) -> Any:
+    """Equal for models that are tried in the same way; None where a model has no hash."""
+    static = model.tree_flatten()[1]
+    shapes = [
+        (np.shape(leaf), str(jnp.result_type(leaf))) for leaf in jax.tree.leaves((params, model.frozen))
+    ]
+    kind = static, jax.tree.structure(params), tuple(shapes), x.tobytes(), y.tobytes()
+    try:
+        hash(kind)
+    except TypeError:
+        return None
+    return kind
+
+
+def _tried(model: Model, params: Params, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """{name: what is computed of these examples, as a list of arrays}."""
+    is_shape = tuple(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params))
+    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(params))
+    given = [leaf for leaf, only in zip(jax.tree.leaves(params), is_shape, strict=True) if not only]
+    # Numbers that are not finite are none of this check's business.
+    with jax.debug_nans(False), jax.debug_infs(False):
+        values = _computed(
+            (jax.tree.structure(params), shapes, is_shape), model, given, jnp.asarray(x), jnp.asarray(y)
+        )
+    return {name: [np.asarray(leaf) for leaf in leaves] for name, leaves in jax.device_get(values).items()}
+
+
+def _computed_once(form: Any, model: Model, given: list[Any], x: jax.Array, y: jax.Array) -> dict[str, Any]:
+    """The losses of a minibatch as in training, its metrics as in evaluation, and the outputs of both."""
+    structure, shapes, is_shape = form
+    key, leaves, left = threefry_key(0), [], iter(given)
+    for number, ((shape, dtype), only) in enumerate(zip(shapes, is_shape, strict=True)):
+        noise = jax.random.normal(jax.random.fold_in(key, number), shape, jnp.float32)
+        if not only:
+            leaf = jnp.asarray(next(left))
+            size = jnp.sqrt(jnp.mean(jnp.square(leaf.astype(jnp.float32)))) if leaf.size else 0.0
+            leaf = leaf + (MOVED * jnp.maximum(size, MOVED) * noise).astype(leaf.dtype)
+        elif len(shape) > 1:
+            leaf = (noise / np.sqrt(max(1, np.prod(shape[:-1])))).astype(dtype)
+        else:  # a scale has to stay above 0
+            leaf = (1 + MOVED * noise).astype(dtype)
+        leaves.append(leaf)
+    params = jax.tree.unflatten(structure, leaves)
+    own = key if model.draws(params, x) else None  # as in training
+    sums, counts = model.loss_sums(params, x, y, own)
+    evaluated = model.apply(params, x)
+    outputs = jax.tree.leaves((evaluated, model.apply(params, x, own) if own is not None else None))
+    values = {"loss": [sums] if counts is None else [sums, counts], "outputs": outputs}
+    for name, metric in model.measured.items():
+        values[name] = jax.tree.leaves(metric(evaluated, y))
+    return values
+
+
+_computed = jax.jit(_computed_once, static_argnums=0)
+
+
+def _differ(one: list[np.ndarray], other: list[np.ndarray], place: int) -> bool:
+    """Whether the numbers of the example at ``place`` are others."""
+    for before, after in zip(one, other, strict=True):
+        if before.shape[:1] != (ROWS,):  # no number for each example: refused elsewhere, where it counts
+            continue
+        a, b = (np.asarray(array[place], np.float64) for array in (before, after))
+        finite = np.isfinite(a)
+        if np.any(finite != np.isfinite(b)):
+            return True
+        a, b = np.where(finite, a, 0), np.where(finite, b, 0)
+        size = max(np.max(np.abs(a), initial=0), np.max(np.abs(b), initial=0))
+        if np.any(np.abs(a - b) > TOLERANCE * size):
+            return True
+    return False
