@@ -26,7 +26,7 @@ from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.models import Model, server_gradient
 from jafl.records import EventSchedule, History
-from jafl.records.stopping import StopWhen, check_measured
+from jafl.records.stopping import StopWhen, better_values, check_measured
 from jafl.rules.decomposition import decomposed
 from jafl.simulation.run_state import DEFAULT_EVALUATIONS, default_evaluators
 from jafl.simulation.simulate import simulate_prepared
@@ -217,11 +217,12 @@ def _check_stop_when(settings: Settings, model: Model, federation: Federation) -
     condition, own = StopWhen.parsed(settings.stop_when), ["train_loss"]
     own += ["train_accuracy"] if settings.train_accuracy else []
     if settings.evaluate_clients:
-        kinds = ("mean", "worst_tenth", "std")
         names = [*model.measured, "loss"]
         if settings.argument("client_work.personal"):
             names += [f"personal_{name}" for name in names]
-        own += [f"client_{name}_{kind}" for name in names for kind in kinds]
+        for name in names:
+            kinds = ("mean", "worst_tenth", "std") if better_values(name) else ("mean", "std")
+            own += [f"client_{name}_{kind}" for kind in kinds]
     public = None if settings.privacy is None else measured
     check_measured("stop_when", condition.text, condition.column, [*measured, *own], public)
 

@@ -163,27 +163,32 @@ def per_client(model: Model, params: Params, federation: Federation) -> dict[str
     return _per_client(model, params, federation, federation.held_out or federation.partition)
 
 
-def fairness(values: np.ndarray, *, larger_is_better: bool) -> dict[str, float]:
+def fairness(values: np.ndarray, *, better: str | None) -> dict[str, float]:
     """How even something is over clients.
 
     Args:
       values: [N], one number for each client; NaN is left out.
-      larger_is_better: whether the worst clients are those with the least.
+      better: which values are better, "larger" or "smaller"; None where nobody knows.
 
     Returns:
       {"mean": over clients, "worst_tenth": the mean of the worst tenth of them, at least one, "std": the standard
-      deviation over clients}.
+      deviation over clients}; without "worst_tenth" where nobody knows which values are better.
 
     Examples:
-      >>> fairness(np.array([0.0, 1.0, np.nan]), larger_is_better=True)
+      >>> fairness(np.array([0.0, 1.0, np.nan]), better="larger")
       {'mean': 0.5, 'worst_tenth': 0.0, 'std': 0.5}
     """
     known = np.sort(values[~np.isnan(values)])
-    known = known if larger_is_better else known[::-1]
+    known = known[::-1] if better == "smaller" else known
     # Where no client has examples there is no worst tenth either.
     known = known if len(known) else np.array([np.nan])
     worst = known[: -(-len(known) // 10)]
-    return {"mean": float(np.mean(known)), "worst_tenth": float(np.mean(worst)), "std": float(np.std(known))}
+    numbers = {
+        "mean": float(np.mean(known)),
+        "worst_tenth": float(np.mean(worst)),
+        "std": float(np.std(known)),
+    }
+    return {kind: number for kind, number in numbers.items() if better or kind != "worst_tenth"}
 
 
 def _per_client(model: Model, params: Params, federation: Federation, held: Any) -> dict[str, np.ndarray]:

@@ -110,9 +110,8 @@ class Model:
             parts |= {"module": network, "initial": own, "frozen": constants}
         if isinstance(self.module, tuple):
             parts["module"] = network
-        require(
-            "loss" not in self.metrics, "the name of a metric", "loss", "another: the loss is measured anyway"
-        )
+        names = {*self.metrics, *task.metrics}
+        require("loss" not in names, "the name of a metric", "loss", "another: the loss is measured anyway")
         fits = self.loss_per_example is None or callable(self.loss_per_example)
         remedy = 'A task brings its loss: jafl.Model(module, task="regression").'
         require(fits, "loss_per_example", self.loss_per_example, "a function of (outputs, labels)", remedy)
@@ -401,7 +400,16 @@ class Model:
             outputs = self.apply(params, x, key)
             with in_jax("the loss", self.loss_per_example):
                 losses = self.loss_per_example(outputs, y)
-        return (losses[0], losses[1]) if isinstance(losses, (tuple, list)) else (losses, None)
+        parts = losses if isinstance(losses, (tuple, list)) else (losses, None)
+        dtype = getattr(parts[0], "dtype", None) if len(parts) == 2 else None
+        other = type(losses).__name__ if len(parts) == 2 else f"{len(parts)} values"
+        require(
+            dtype is not None and jnp.issubdtype(dtype, jnp.floating),
+            "what the loss returns",
+            other if dtype is None else str(dtype),
+            "an array of floating numbers, one per example, or two arrays (sums, counts)",
+        )
+        return parts[0], parts[1]
 
 
 def safe_mean(total: jax.Array, count: jax.Array) -> jax.Array:

@@ -12,20 +12,75 @@ COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": oper
 STALLS = "stalls"
 FORMS = "'test_accuracy>=0.95', 'test_loss<=0.3' or 'test_loss stalls 5'"
 _FORM = re.compile(rf"\s*([\w.-]+?)\s*(?:(>=|<=|>|<)\s*(\S+)|\s{STALLS}\s+(\S+))\s*")
-# What ends so is the better, the larger it is, or the smaller.
-LARGER, SMALLER = ("accuracy",), ("loss", "perplexity")
+# The words by which the name of a measure says that larger values of it are better, or smaller ones, and the words
+# that may stand behind them: f1_score, error_rate, recall_at_5.
+_LARGER = (
+    "accuracy",
+    "auc",
+    "auroc",
+    "f1",
+    "likelihood",
+    "precision",
+    "recall",
+    "sensitivity",
+    "specificity",
+)
+_SMALLER = (
+    *(
+        "brier",
+        "crossentropy",
+        "error",
+        "inaccuracy",
+        "loss",
+        "mae",
+        "mape",
+        "mse",
+        "nll",
+        "perplexity",
+        "rmse",
+    ),
+    "logloss",
+)
+_BEHIND = re.compile(r"rate|score|macro|micro|weighted|at|top|k|\d+|top\d+")
+_TURNED = ("neg", "negative", "minus")  # before them: a negative likelihood is better where it is smaller
 # A mean over clients of such a measure, or over the worst tenth of them, is the better where the measure is.
 _OVER_CLIENTS = re.compile(r"(client_.*)_(?:mean|worst_tenth)")
 
 
+def better_values(measure: str) -> str | None:
+    """ "larger" or "smaller", whichever the name of a measure says is better; None where it says neither.
+
+    The last word that says so decides, if nothing but a kind of average or a number of guesses stands behind it.
+
+    Examples:
+      >>> better_values("test_accuracy"), better_values("inaccuracy"), better_values("neg_log_loss")
+      ('larger', 'smaller', 'larger')
+      >>> better_values("recall_at_5"), better_values("mean_absolute_error"), better_values("accuracy_std")
+      ('larger', 'smaller', None)
+    """
+    words = _words(measure)
+    while words and _BEHIND.fullmatch(words[-1]):
+        words.pop()
+    if not words or words[-1] not in (*_LARGER, *_SMALLER):
+        return None
+    is_turned = sum(word in _TURNED for word in words) % 2 == 1
+    return "larger" if (words[-1] in _LARGER) != is_turned else "smaller"
+
+
 def larger_is_better(setting: str, value: str, column: str) -> bool:
     """Whether larger values of a column are better; SettingError, of ``setting``, where its name does not tell."""
-    measure = _measure(column)
+    better = better_values(_measure(column))
     allowed = (
-        f"of a column whose name ends in {', '.join((*LARGER, *SMALLER))}: others do not tell what is better"
+        f"of a column whose name ends in a word that tells what is better, {', '.join((*_LARGER, *_SMALLER))}"
     )
-    require(measure.endswith((*LARGER, *SMALLER)), setting, value, allowed)
-    return measure.endswith(LARGER)
+    require(better is not None, setting, value, allowed)
+    return better == "larger"
+
+
+def _words(measure: str) -> list[str]:
+    """The words of a name, in lower case: of ``topAccuracy``, ``top-accuracy`` and ``top_accuracy`` the same two."""
+    words = re.findall(r"[a-z]+\d*|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", measure).lower())
+    return "_".join(words).replace("cross_entropy", "crossentropy").split("_")
 
 
 def _measure(column: str) -> str:
@@ -77,7 +132,7 @@ class StopWhen(NamedTuple):
             larger_is_better("stop_when", text, column)
             return cls(text, column, STALLS, value)
         require(math.isfinite(value), "stop_when", text, f"a comparison with a finite number, as {FORMS}")
-        if _measure(column).endswith(LARGER):
+        if _words(_measure(column))[-1:] == ["accuracy"]:
             require(
                 0 <= value <= 1, "stop_when", text, "a comparison with a number from 0 to 1: 95 % is 0.95"
             )

@@ -19,7 +19,7 @@ from jafl.engine.plan.run import Run
 from jafl.privacy.private import report_of
 from jafl.records import EventSchedule, History, Params
 from jafl.records.histories import check_column
-from jafl.records.stopping import SMALLER, StopWhen, best_index, check_measured, larger_is_better
+from jafl.records.stopping import StopWhen, best_index, better_values, check_measured, larger_is_better
 from jafl.schedule.counting import first_steps
 from jafl.simulation.checkpoints import Saved
 from jafl.simulation.compile_time import CompileTime
@@ -150,8 +150,7 @@ class RunState:
             measured |= personal_per_client(model, models, self.run.federation)
         self.client_measurements.append(measured)
         for name, values in measured.items():
-            better = not name.endswith(SMALLER)
-            for kind, value in fairness(values, larger_is_better=better).items():
+            for kind, value in fairness(values, better=better_values(name)).items():
                 column = f"client_{name}_{kind}"
                 # Only now: an evaluator says the names of its metrics with its first result.
                 taken = column in self.evaluations[-1]
@@ -289,7 +288,8 @@ def _results(
     def result(state: RunState, name: str, evaluator: Any) -> Any:
         # A subclass may have a call of its own.
         if type(evaluator) is not Evaluator:
-            return evaluator(models[state.number])
+            # A tree of its own: what a user's evaluator puts into it must not get into the training.
+            return evaluator(jax.tree.map(lambda leaf: leaf, models[state.number]))
         if (state.number, name) in sums_of_one:
             return evaluator.means(sums_of_one[state.number, name])
         if id(evaluator) not in measured:

@@ -75,8 +75,9 @@ def simulate(
         then holds the parameters of the evaluation that was best by it, beside the last ones in ``params``.
       evaluate_clients: whether each evaluation also measures the model on each client's own examples, those that it
         holds out if there are any, else those that it trains on: ``History.client_metrics``, and in each evaluation
-        ``client_accuracy_mean``, ``_worst_tenth`` and ``_std``, likewise of the loss. It costs a pass over them, and
-        of clients with models of their own (``jafl.ditto``) another: ``client_personal_accuracy_mean`` and so on.
+        ``client_accuracy_mean``, ``_worst_tenth`` and ``_std``, likewise of the loss and of each metric (without a
+        worst tenth where its name does not tell what is better). It costs a pass over them, and of clients with
+        models of their own (``jafl.ditto``) another: ``client_personal_accuracy_mean`` and so on.
       on_evaluation: called with each evaluation and the parameters, as soon as it is made.
       on_progress: called with the number of server steps done, several times a second at most.
       should_stop: asked between chunks; True ends the run there, with a last evaluation.

@@ -3,7 +3,7 @@
 import pytest
 
 import jafl
-from jafl.records.stopping import StopWhen, best_index
+from jafl.records.stopping import StopWhen, best_index, better_values
 
 
 def first_met(text, values, column):
@@ -32,6 +32,26 @@ def test_the_first_evaluation_that_meets_a_condition(text, values, place):
 
 
 @pytest.mark.parametrize(
+    ("better", "names"),
+    [
+        (
+            "larger",
+            "test_accuracy top5_accuracy accuracy_top5 topAccuracy f1_macro f1_score recall_at_5 precision@10 AUC "
+            "log_likelihood neg_log_loss neg_mean_squared_error balanced_accuracy",
+        ),
+        (
+            "smaller",
+            "test_loss inaccuracy validation_inaccuracy mean_absolute_error error_rate RMSE nll brier_score "
+            "negative_log_likelihood cross_entropy crossEntropy perplexity accuracy_error",
+        ),
+        (None, "weight accuracy_std closs entropy lossy score 5 _ loss_std"),
+    ],
+)
+def test_a_name_says_which_values_are_better(better, names):
+    assert {name: better_values(name) for name in names.split()} == dict.fromkeys(names.split(), better)
+
+
+@pytest.mark.parametrize(
     ("text", "part"),
     [
         ("", "a condition such as"),
@@ -45,11 +65,11 @@ def test_the_first_evaluation_that_meets_a_condition(text, values, place):
         ("test_loss<=much", "finite number"),
         ("test_accuracy>=95", "95 % is 0.95"),
         ("client_accuracy_mean>=95", "95 % is 0.95"),
-        ("client_accuracy_std stalls 2", "name ends in accuracy"),
+        ("client_accuracy_std stalls 2", "name ends in a word"),
         ("test_accuracy>=-0.1", "from 0 to 1"),
         ("test_loss stalls 0", "at least 1"),
         ("test_loss stalls 2.5", "at least 1"),
-        ("weight stalls 2", "name ends in accuracy, loss, perplexity"),
+        ("weight stalls 2", "name ends in a word that tells what is better, accuracy, .* loss, .*perplexity"),
     ],
 )
 def test_other_texts_are_refused(text, part):

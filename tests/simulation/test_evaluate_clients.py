@@ -1,8 +1,10 @@
 """Accuracy and loss of the model on each client's own examples, over time: against NumPy, and after a checkpoint."""
 
+import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from digits_runs import FEDERATION, MODEL, PARTITION, SOURCE
@@ -70,12 +72,27 @@ def test_runs_in_one_program_measure_their_clients_each():
 
 def test_fairness_numbers_by_hand():
     values = np.array([*np.arange(20.0), np.nan])
-    assert fairness(values, larger_is_better=True) == {
+    assert fairness(values, better="larger") == {
         "mean": 9.5,
         "worst_tenth": 0.5,
         "std": values[:20].std(),
     }
-    assert fairness(values, larger_is_better=False)["worst_tenth"] == 18.5
+    assert fairness(values, better="smaller")["worst_tenth"] == 18.5
+    assert list(fairness(values, better=None)) == ["mean", "std"], "nobody knows which are the worst"
+
+
+def test_the_worst_tenth_of_an_error_has_the_most_and_of_what_nobody_knows_there_is_none():
+    errors = {
+        "mean_absolute_error": lambda outputs, y: jnp.abs(outputs[:, 0] - y),
+        "drift": lambda outputs, y: outputs[:, 0],
+    }
+    model = dataclasses.replace(MODEL, metrics=errors)
+    work = jafl.client_work(model, learning_rate=0.3, local_steps=1, batch_size=8)
+    history = alone(run()._replace(client_work=work))
+    last, clients = history.evaluations[-1], history.client_metrics["mean_absolute_error"][-1]
+    worst = np.sort(clients[~np.isnan(clients)])[-2:]  # two of twelve
+    assert last["client_mean_absolute_error_worst_tenth"] == pytest.approx(worst.mean())
+    assert "client_drift_mean" in last and "client_drift_worst_tenth" not in last
 
 
 @pytest.mark.full

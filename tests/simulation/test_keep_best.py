@@ -67,7 +67,7 @@ def test_they_come_back_from_a_checkpoint_and_from_a_file(dtype, tmp_path):
 
 def test_what_does_not_tell_which_is_better_is_refused():
     for column, part in (
-        ("weight", "name ends in accuracy"),
+        ("weight", "name ends in a word that tells what is better"),
         (3, "the name of a column"),
         ("loss", "test_loss"),
     ):

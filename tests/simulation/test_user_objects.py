@@ -58,6 +58,46 @@ def test_a_loss_that_averages_is_refused(parts):
 
 
 @pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (lambda outputs, labels: jnp.argmax(outputs, -1), "int32"),
+        (lambda outputs, labels: jnp.argmax(outputs, -1) == labels, "bool"),
+        (lambda outputs, labels: outputs[:, 0] + 1j, "complex64"),
+        (lambda outputs, labels: {"loss": outputs[:, 0]}, "dict"),
+        (lambda outputs, labels: None, "NoneType"),
+        (lambda outputs, labels: (outputs[:, 0],) * 3, "3 values"),
+        (lambda outputs, labels: [outputs[:, 0]], "1 values"),
+    ],
+)
+def test_a_loss_of_another_type_is_refused(parts, loss, kind):
+    module = parts["client_work"].build().model.module
+    with pytest.raises(jafl.SettingError, match=f"what the loss returns is '{kind}'.*one per example"):
+        run(with_model(parts, jafl.Model(module, loss)))
+
+
+def test_no_metric_of_a_task_is_called_loss(parts):
+    module = parts["client_work"].build().model.module
+    task = jafl.models.Task(
+        "own", lambda outputs, labels: outputs[:, 0], {"loss": lambda outputs, labels: labels}
+    )
+    with pytest.raises(jafl.SettingError, match="the name of a metric is 'loss'"):
+        jafl.Model(module, task=task)
+
+
+def test_what_an_evaluator_puts_into_its_parameters_stays_out_of_the_training(parts):
+    def emptied(params):
+        for name in [*params]:
+            params[name] = jax.tree.map(jnp.zeros_like, params[name])
+        return 0.0
+
+    (plain,), (evaluated,) = (
+        jafl.simulate_many([jafl.Run(**parts, evaluate_at=[1], evaluators=evaluators)])
+        for evaluators in ({"own": lambda params: 0.0}, {"own": emptied})
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain.params, evaluated.params)
+
+
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"params": {"dense": {"kernel": np.zeros((9, 9))}}}, "cannot be applied"),
