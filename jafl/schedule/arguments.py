@@ -16,6 +16,7 @@ from jafl.schedule.dropout import Dropout
 from jafl.schedule.traces import AvailabilityTrace, duration_trace, read_availability
 
 _FILES = (".csv", ".npz")
+_LARGEST_WEIGHT = 1e30  # so that a sum of many stays finite, and a share of it above 0
 
 
 def as_delay(delay: Any) -> Any:
@@ -56,9 +57,11 @@ def client_shares(setting: str, weights: Sequence[float] | np.ndarray | None, nu
     fits = given.dtype.kind in "iuf" and given.shape == (num_clients,)
     require(fits, setting, weights, f"a number for each of the {num_clients} clients")
     given = given.astype(np.float64)
-    wrong = np.flatnonzero(~((given > 0) & np.isfinite(given)))
+    wrong = np.flatnonzero(~((given >= 1 / _LARGEST_WEIGHT) & (given <= _LARGEST_WEIGHT)))
     if wrong.size:
-        require(False, f"{setting} of client {wrong[0]}", float(given[wrong[0]]), "finite and above 0")
+        allowed = f"finite and above 0, from {1 / _LARGEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}"
+        remedy = "Only their proportions count: divide all of them by the largest one."
+        require(False, f"{setting} of client {wrong[0]}", float(given[wrong[0]]), allowed, remedy)
     shares: np.ndarray = given / given.sum()
     return shares
 

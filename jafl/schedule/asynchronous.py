@@ -1,6 +1,5 @@
 """Asynchronous buffered training: a fixed number of clients train at any time, K arrivals make a server step."""
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +28,9 @@ from jafl.schedule.arguments import (
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.compound_delays import first_per_step
-from jafl.schedule.delay import Delay
+from jafl.schedule.delay import IS_A_DURATION, Delay, is_duration
 from jafl.schedule.dropout import Dropout
+from jafl.schedule.durations import on_a_clock_that_moves
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
 from jafl.schedule.local_steps import DelayOfSteps, check_local_steps, with_local_steps
@@ -226,7 +226,8 @@ def asynchronous(
     made = schedule.num_steps
     larger = f"larger: in {'all ' * (made > 1)}{made:,} server step{'s' * (made > 1)} no trip arrived"
     require(schedule.num_trips > 0, "step_every", step_every, larger)
-    return with_local_steps(schedule, law, seed)
+    waits = {"flush_after": flush_after, "trip_time_out": trip_time_out}
+    return with_local_steps(on_a_clock_that_moves(schedule, law, seed, **waits), law, seed)
 
 
 def _check_dynamic(dynamic: bool, local_steps: Any, least: int) -> None:
@@ -270,8 +271,7 @@ def _check_steps(
         allowed = f"left out where step_when is {step_when!r}"
         require(buffer_size is None, "buffer_size", buffer_size, allowed)
     if step_every is not None:
-        allowed = "a finite number above 0"
-        real_number("step_every", step_every, lambda value: 0 < value < math.inf, allowed)
+        real_number("step_every", step_every, is_duration, IS_A_DURATION)
         allowed, remedy = (
             "left out where step_every is given",
             "The server steps when it is time, whatever has arrived.",
@@ -307,7 +307,7 @@ def _check_staleness(protocol: Protocol) -> None:
         whole_number("staleness_limit", protocol.staleness_limit, 0)
     flush = protocol.flush_after
     if flush is not None:
-        real_number("flush_after", flush, lambda value: 0 < value < math.inf, "a finite number above 0")
+        real_number("flush_after", flush, is_duration, IS_A_DURATION)
     if protocol.too_stale != "drop":
         limit = protocol.staleness_limit
         allowed = f"given where too_stale is {protocol.too_stale!r}"
@@ -346,10 +346,8 @@ def _check_replace_lost(protocol: Protocol) -> None:
         "Only with restart='after_step' do places wait.",
     )
     if how == "after_time_out":
-        fits = time_out is not None and is_number(time_out) and 0 < time_out < math.inf
-        require(
-            fits, "trip_time_out", time_out, "a finite number above 0 where replace_lost is 'after_time_out'"
-        )
+        fits = time_out is not None and is_number(time_out) and is_duration(time_out)
+        require(fits, "trip_time_out", time_out, f"{IS_A_DURATION}, where replace_lost is 'after_time_out'")
     else:
         allowed = f"left out where replace_lost is {how!r}"
         require(time_out is None, "trip_time_out", time_out, allowed, "It is for 'after_time_out'.")

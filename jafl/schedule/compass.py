@@ -13,8 +13,8 @@ from jafl.records import EventSchedule
 from jafl.schedule.arguments import as_delay
 from jafl.schedule.checks import check_delay_and_seed, steps_within
 from jafl.schedule.columns import discarded_trips, inflight_trips
-from jafl.schedule.delay import Delay
-from jafl.schedule.durations import Durations, PartsTable
+from jafl.schedule.delay import LONGEST, Delay
+from jafl.schedule.durations import Durations, PartsTable, on_a_clock_that_moves
 from jafl.schedule.local_steps import DelayOfSteps
 
 
@@ -96,9 +96,8 @@ def compass(
     allowed = f"at most most_local_steps, {most_local_steps}"
     require(least_local_steps <= most_local_steps, "least_local_steps", least_local_steps, allowed)
     real_number("speed_momentum", speed_momentum, lambda value: 0 < value <= 1, "above 0 and at most 1")
-    real_number(
-        "latest_factor", latest_factor, lambda value: 1 <= value < math.inf, "a finite number, at least 1"
-    )
+    allowed = f"a finite number, at least 1, at most {LONGEST:g}"
+    real_number("latest_factor", latest_factor, lambda value: 1 <= value <= LONGEST, allowed)
     # A step applies one trip at least, so that no more steps can be made.
     steps = steps_within(server_steps, client_trips, trips_per_step=1, setting="a step of one trip")
     Durations(DelayOfSteps(law, least_local_steps), seed, num_clients, 1)  # refuses one that is always 0
@@ -111,10 +110,11 @@ def compass(
         return server.run(steps, most_trips)
 
     if client_trips is None:
-        return schedule(steps)
+        return on_a_clock_that_moves(schedule(steps), law, seed)
     # Twice: how many trips a step takes is known when it is made.
     ends = schedule(steps, client_trips).step_offsets[1:]
-    return schedule(int(np.searchsorted(ends, client_trips, side="right")))
+    made = schedule(int(np.searchsorted(ends, client_trips, side="right")))
+    return on_a_clock_that_moves(made, law, seed)
 
 
 @dataclasses.dataclass
@@ -183,8 +183,11 @@ class _Server:
     def _arrive(self, trip: _Trip, now: float) -> None:
         client, group = trip.client, self._group_of[trip.client]
         seconds = (now - trip.download) / trip.local_steps
-        name = f"the delay of client {client}, trip {trip.number}"
-        require(seconds > 0, name, now - trip.download, "above 0", "A client's speed must be a number.")
+        if not seconds > 0:
+            duration = float(self._parts(client, trip.number).of_steps(trip.local_steps))
+            allowed = "above 0" if now < 1 else f"above 0, and enough to change a clock that shows {now:.6g}"
+            name = f"the delay of client {client}, trip {trip.number}"
+            require(False, name, duration, allowed, "A client's speed must be a number.")
         if trip.number:
             seconds = (1 - self._momentum) * self._seconds[client] + self._momentum * seconds
         self._seconds[client] = seconds

@@ -10,6 +10,10 @@ from jafl.base.errors import SettingError, real_number, refusal, require
 from jafl.base.given_arrays import as_array
 from jafl.schedule.draws import DURATION, keyed_uniform
 
+# Sums of so long durations stay finite, and so do their squares and ratios.
+LONGEST = 1e100
+IS_A_DURATION = f"a finite number above 0, at most {LONGEST:g}"
+
 
 class NoSuchTrip(SettingError):
     """A law has no duration for a trip, because its record ends before; fewer trips may be asked for."""
@@ -91,6 +95,11 @@ def numeric_array(name: str, values: Any, remedy: str) -> np.ndarray:
         raise (
             refusal(error.setting, error.value, error.allowed, remedies) if error.allowed else error
         ) from None
+
+
+def is_duration(value: float) -> bool:
+    """Whether ``value`` can be waited for: it is above 0, and no clock overflows by it."""
+    return 0 < value <= LONGEST
 
 
 def require_number(name: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:

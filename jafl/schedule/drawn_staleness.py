@@ -15,7 +15,7 @@ from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_t
 from jafl.schedule.counting import earlier_occurrences
 from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, generator
-from jafl.schedule.durations import Table, draw_durations
+from jafl.schedule.durations import Table, draw_durations, on_a_clock_that_moves
 from jafl.schedule.limits import Limits, check_limits, make_limits
 
 
@@ -90,7 +90,8 @@ def drawn_staleness(
             require(value is None, name, value, f"left out where reports is {reports!r}", remedy)
         whole_number("num_clients", num_clients, 1)
         delay.check_clients(num_clients)
-        return _all_that_are_due(num_clients, delay, server_steps, client_trips, initial_round, seed)
+        due = _all_that_are_due(num_clients, delay, server_steps, client_trips, initial_round, seed)
+        return on_a_clock_that_moves(due, delay, seed)
     buffer_size = 1 if buffer_size is None else buffer_size
     whole_number("buffer_size", buffer_size, 1)
     check_limits(most_trips, smallest_gap)

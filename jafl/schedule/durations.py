@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 
 from jafl.base.errors import require
-from jafl.schedule.delay import Delay, NoSuchTrip, Parts, checked_durations
+from jafl.records import EventSchedule
+from jafl.schedule.delay import LONGEST, Delay, NoSuchTrip, Parts, checked_durations
+
+_ALLOWED = f"finite and at least 0, at most {LONGEST:g}"
+_COARSE = 2.0**53  # from this time on, clocks do not tell all whole numbers apart
 
 
 class Table:
@@ -110,22 +114,55 @@ def draw_parts(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) ->
         parts = delay.parts(seed, client, trip)
         columns = [np.broadcast_to(np.asarray(part, np.float64), np.shape(client)) for part in parts]
     for name, column in zip(Parts._fields, columns, strict=True):
-        wrong = np.flatnonzero(~(np.isfinite(column) & (column >= 0)))
+        wrong = np.flatnonzero(~((column >= 0) & (column <= LONGEST)))
         if wrong.size:
             j = wrong[0]
             part = "time of each local step" if name == "each_step" else f"time {name} the local steps"
             name = f"the delay of client {client[j]}, trip {trip[j]}, the {part},"
-            require(False, name, float(column[j]), "finite and at least 0")
+            require(False, name, float(column[j]), _ALLOWED)
     return columns
 
 
 def draw_durations(delay: Delay, seed: int, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
-    """[n] durations; raises SettingError naming the client and trip of one that is negative or not finite."""
+    """[n] durations; raises SettingError naming the client and trip of one that no clock can go on by."""
     with np.errstate(all="ignore"):  # what is wrong with a duration is said below
         durations = checked_durations(delay, delay.durations(seed, client, trip), np.shape(client))
-    wrong = np.flatnonzero(~(np.isfinite(durations) & (durations >= 0)))
+    wrong = np.flatnonzero(~((durations >= 0) & (durations <= LONGEST)))
     if wrong.size:
         j = wrong[0]
         value = float(durations[j])
-        require(False, f"the delay of client {client[j]}, trip {trip[j]}", value, "finite and at least 0")
+        require(False, f"the delay of client {client[j]}, trip {trip[j]}", value, _ALLOWED)
     return durations
+
+
+def on_a_clock_that_moves(
+    schedule: EventSchedule, delay: Delay, seed: int, **waits: float | None
+) -> EventSchedule:
+    """The schedule itself; SettingError where its times are so large that adding a duration changes nothing.
+
+    delay: the law of its trips, whatever local steps they make. waits: durations that the server waits for, by the
+    names of their settings; None for those that are not given.
+    """
+    last = float(schedule.step_time[-1]) if schedule.num_steps else 0.0
+    if (
+        last < _COARSE
+    ):  # a duration lost on a finer clock is the tiny draw of a law, which changes no order of note
+        return schedule
+    remedy = "Count time from 0, and in units of about the shortest duration."
+
+    def refuse(name: str, value: float, time: float) -> None:
+        allowed = f"at least {np.spacing(time):.3g}, to change a clock that shows {time:.6g}"
+        require(False, name, value, allowed, remedy)
+
+    for name, wait in waits.items():
+        if wait is not None and last + wait == last:
+            refuse(name, wait, last)
+    still = np.flatnonzero(
+        (schedule.arrival_time == schedule.download_time) & (schedule.download_time >= _COARSE)
+    )
+    client, trip = schedule.client[still], schedule.trip[still]
+    lost = np.sum(draw_parts(delay, seed, client, trip), axis=0) if still.size else np.zeros(0)
+    for j in np.flatnonzero(lost)[:1]:
+        name = f"the delay of client {client[j]}, trip {trip[j]}"
+        refuse(name, float(lost[j]), float(schedule.download_time[still[j]]))
+    return schedule

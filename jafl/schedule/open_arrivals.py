@@ -16,10 +16,10 @@ from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences, with_measured_concurrency
-from jafl.schedule.delay import Delay
+from jafl.schedule.delay import LONGEST, Delay
 from jafl.schedule.draws import SELECTION, STARTS, generator
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.durations import draw_durations
+from jafl.schedule.durations import draw_durations, on_a_clock_that_moves
 from jafl.schedule.events import Events, events_within
 from jafl.schedule.limits import check_limits
 from jafl.schedule.protocol import Protocol, World
@@ -101,7 +101,8 @@ def open_arrivals(
         start_rate = _start_rate(concurrency, law)
     else:
         require(concurrency is None, "concurrency", concurrency, "left out where start_rate is given")
-    real_number("start_rate", start_rate, lambda rate: 0 < rate < math.inf, "a finite number above 0")
+    allowed = f"a finite number above 0, from {1 / LONGEST:g} to {LONGEST:g}"
+    real_number("start_rate", start_rate, lambda rate: 1 / LONGEST <= rate <= LONGEST, allowed)
     choose("starts", starts, {"poisson": None, "constant": None})
     choose("restart", restart, {"at_once": None, "not_twice_in_a_buffer": None})
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
@@ -113,7 +114,8 @@ def open_arrivals(
         for name, value in options.items():
             require(not value, name, value, "left out where exclude_busy is False")
         require(restart == "at_once", "restart", restart, "'at_once' where exclude_busy is False")
-        return _with_replacement(num_clients, gaps, buffer_size, law, steps, seed)
+        schedule = _with_replacement(num_clients, gaps, buffer_size, law, steps, seed)
+        return on_a_clock_that_moves(schedule, law, seed)
     world = World(num_clients, law, dropout, failure_rate, presence, seed)
     protocol = Protocol(
         0,
@@ -124,8 +126,10 @@ def open_arrivals(
         start_times=lambda: itertools.accumulate(itertools.chain.from_iterable(gaps())),
     )
     if client_trips is None or not (dropout or failure_rate or presence):
-        return Events(world, protocol, steps * buffer_size).run(steps)
-    return events_within(world, protocol, client_trips)
+        schedule = Events(world, protocol, steps * buffer_size).run(steps)
+    else:
+        schedule = events_within(world, protocol, client_trips)
+    return on_a_clock_that_moves(schedule, law, seed)
 
 
 def _start_rate(concurrency: float | None, law: Delay) -> float:

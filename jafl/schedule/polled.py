@@ -1,6 +1,5 @@
 """Polls: all clients train all the time, and from time to time the server asks some of them (FAVAS, QuAFL)."""
 
-import math
 import os
 
 import numpy as np
@@ -12,7 +11,7 @@ from jafl.schedule.arguments import as_delay
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.cohorts import fixed_cohorts
 from jafl.schedule.columns import discarded_trips, inflight_trips
-from jafl.schedule.delay import Delay
+from jafl.schedule.delay import IS_A_DURATION, Delay, is_duration
 from jafl.schedule.durations import draw_parts
 
 
@@ -77,7 +76,7 @@ def polled(
     check_clients(num_clients, "cohort_size", cohort_size)
     check_delay_and_seed(law, seed)
     law.check_clients(num_clients)
-    real_number("interval", interval, lambda value: 0 < value < math.inf, "finite and above 0")
+    real_number("interval", interval, is_duration, IS_A_DURATION)
     whole_number("most_local_steps", most_local_steps, 1)
     earlier = choose("download", download, {"after_step": 0, "before_step": 1})
     steps = steps_within(server_steps, client_trips, trips_per_step=cohort_size, setting="cohort_size")

@@ -15,7 +15,7 @@ from jafl.schedule.checks import check_delay_and_seed, steps_within
 from jafl.schedule.columns import TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, generator
-from jafl.schedule.durations import Durations
+from jafl.schedule.durations import Durations, on_a_clock_that_moves
 
 DRAWN_TOGETHER = 4096
 
@@ -77,7 +77,8 @@ def queued(
     law.check_clients(num_clients)
     shares = client_shares("routing", routing, num_clients)
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
-    return _Queues(num_clients, tasks, shares, law, seed, steps * buffer_size).run(buffer_size)
+    schedule = _Queues(num_clients, tasks, shares, law, seed, steps * buffer_size).run(buffer_size)
+    return on_a_clock_that_moves(schedule, law, seed)
 
 
 class _Queues:

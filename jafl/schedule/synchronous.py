@@ -18,9 +18,9 @@ from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_with
 from jafl.schedule.cohorts import fixed_cohorts, limited_cohorts, poisson_cohorts
 from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.counting import earlier_occurrences
-from jafl.schedule.delay import Delay
+from jafl.schedule.delay import IS_A_DURATION, Delay, is_duration
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.durations import Table, draw_durations
+from jafl.schedule.durations import Table, draw_durations, on_a_clock_that_moves
 from jafl.schedule.limits import check_limits, make_limits
 from jafl.schedule.local_steps import DelayOfSteps, check_local_steps, with_local_steps
 from jafl.schedule.protocol import World
@@ -161,7 +161,8 @@ def synchronous(
             smallest_gap=smallest_gap,
         )
         until = (None, client_trips) if chances is None and client_trips is not None else (rounds,)
-        return with_local_steps(Rounds(world, protocol).run(*until), law, seed)
+        schedule = on_a_clock_that_moves(Rounds(world, protocol).run(*until), law, seed, deadline=deadline)
+        return with_local_steps(schedule, law, seed)
     assert cohort_size is not None
     if cohorts == "poisson":
         _refuse_beside_poisson(
@@ -183,7 +184,7 @@ def synchronous(
     schedule = _schedule(
         client, trip_round, rounds, cohort_size if cohorts == "fixed" else num_clients, law, seed, num_clients
     )
-    return with_local_steps(schedule, law, seed)
+    return with_local_steps(on_a_clock_that_moves(schedule, law, seed), law, seed)
 
 
 def _chances(
@@ -228,9 +229,7 @@ def _started(num_clients: int, cohort_size: int | None, over_selection: float) -
 def _check_end_of_rounds(deadline: float | None, min_reports: int | None, most: int) -> None:
     """Refuses a deadline that is no time, and a least number of reports that no round can have."""
     if deadline is not None:
-        real_number(
-            "deadline", deadline, lambda value: 0 < value < math.inf, "a finite number above 0, or None"
-        )
+        real_number("deadline", deadline, is_duration, f"{IS_A_DURATION}, or None")
     if min_reports is not None:
         whole_number("min_reports", min_reports, 1)
         require(min_reports <= most, "min_reports", min_reports, f"at most {most}, which a round can have")

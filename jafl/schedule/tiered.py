@@ -15,7 +15,7 @@ from jafl.schedule.checks import check_delay_and_seed, steps_within
 from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
 from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, generator
-from jafl.schedule.durations import Durations, draw_durations
+from jafl.schedule.durations import Durations, draw_durations, on_a_clock_that_moves
 
 
 @described
@@ -76,7 +76,7 @@ def tiered(
     require(fits, "cohort_size", cohort_size, allowed, remedy)
     steps = steps_within(server_steps, client_trips, trips_per_step=cohort_size, setting="cohort_size")
     durations = Durations(law, seed, num_clients, (steps + int(tier.max()) + 1) * cohort_size)
-    return _Tiers(tier, cohort_size, durations, seed).run(steps)
+    return on_a_clock_that_moves(_Tiers(tier, cohort_size, durations, seed).run(steps), law, seed)
 
 
 def _tier_of_each_client(

@@ -51,7 +51,7 @@ class LongThenShort(delays.Delay):
     """A first trip so long that the times of later ones differ by less than rounding."""
 
     def durations(self, seed, client, trip):
-        return np.where(trip == 0, 1e16, 0.5 - 0.01 * client)
+        return np.where(trip == 0, 1e16, 2.5 - 0.01 * client)
 
 
 @dataclasses.dataclass(frozen=True)

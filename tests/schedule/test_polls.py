@@ -108,7 +108,7 @@ def test_every_client_counts_by_its_polls_whatever_its_speed(form):
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"interval": 0.0}, "interval is 0.0, but must be finite and above 0"),
+        ({"interval": 0.0}, "interval is 0.0, but must be a finite number above 0"),
         ({"interval": np.inf}, "interval is inf"),
         ({"interval": 0.5}, "Nobody makes a local step before its poll: raise interval"),
         ({"cohort_size": 7}, "cohort_size is 7, but must be between 1 and the number of clients, 6"),
