@@ -50,8 +50,25 @@ def checked_clients(clients: Any) -> tuple[tuple[Any, ...], list[tuple[np.ndarra
         require(
             shapes == wanted, f"shapes of an x and a y of clients[{name!r}]", shapes, f"{wanted}, as before"
         )
+        for part, values, before in zip("xy", (x, y), first, strict=True):
+            _check_stays(f"{part} of clients[{name!r}]", values.dtype, before.dtype, names[0])
         pairs.append((x, y))
     return names, pairs
+
+
+def _check_stays(setting: str, dtype: np.dtype, before: np.dtype, first: Any) -> None:
+    """Refuses numbers that would become ones of another kind beside those of the ``first`` client."""
+    kinds = {"i" if kind == "u" else kind for kind in (dtype.kind, before.kind)}
+    together = np.result_type(dtype, before) if len(kinds) == 1 else None
+    fits = together is not None and (together.kind in kinds or together.kind == dtype.kind)
+    remedy = "Convert them with astype, so that all clients have one kind of numbers."
+    require(
+        fits,
+        f"the dtype of {setting}",
+        str(dtype),
+        f"of the kind of {before}, as of clients[{first!r}]",
+        remedy,
+    )
 
 
 def taken_out(parts: list[np.ndarray], fraction: Any, seed: int) -> tuple[list[np.ndarray], np.ndarray]:

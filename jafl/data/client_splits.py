@@ -166,7 +166,7 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
       The partition of the remaining training examples, and the examples that are held out.
 
     Raises:
-      SettingError: unless 0 < ``fraction`` < 1.
+      SettingError: unless 0 < ``fraction`` < 1; where it is so small that no client holds out anything.
 
     Examples:
       >>> clients = jafl.Partition.from_lists([range(10), [10]])
@@ -181,6 +181,11 @@ def hold_out(partition: Partition, fraction: float, *, seed: int) -> tuple[Parti
     holder = np.repeat(np.arange(partition.num_clients), sizes)
     place = _random_places(holder, sizes, generator("seed", seed, _HELD_OUT))
     held = np.minimum(np.rint(fraction * sizes).astype(np.int64), sizes - 1)
+    largest = int(sizes.max())
+    allowed = "left out, for no client has two examples"
+    if largest > 1:
+        allowed = f"above {0.5 / largest:.3g}, for the largest client has {largest:,} examples"
+    require(held.any(), "client_test_fraction", fraction, allowed)
     out = place < held[holder]
     rest = dataclasses.replace(
         partition, offsets=client_offsets(sizes - held), indices=partition.indices[~out]

@@ -82,7 +82,8 @@ class Federation:
           The federation, its ``client_names`` the keys.
 
         Raises:
-          SettingError: as ``from_arrays``, and for clients whose examples differ in shape or have no examples.
+          SettingError: as ``from_arrays``, and for clients whose examples differ in shape or in kind of number, or
+            that have none.
 
         Examples:
           >>> homes = {"Ann": ([[0.5], [1.5]], [0, 1]), "Bob": ([[2.5]], [1])}

@@ -227,5 +227,7 @@ def check_held_out(held_out: Any, num_clients: int, num_examples: int) -> None:
     ends = (len(offsets), int(offsets[0]), int(offsets[-1]))
     allowed = (num_clients + 1, 0, len(indices))
     require(ends == allowed, "length, first and last of held_out.offsets", ends, f"{allowed}")
-    inside = len(indices) == 0 or (indices.min() >= 0 and indices.max() < num_examples)
+    remedy = "Nothing can be measured on no examples: leave held_out out."
+    require(len(indices) > 0, "number of examples in held_out", 0, "at least 1", remedy)
+    inside = indices.min() >= 0 and indices.max() < num_examples
     require(inside, "held_out.indices", "out of range", f"from 0 to {num_examples - 1}")

@@ -210,6 +210,12 @@ def account(
         return epsilon_of(_over(np.sqrt(squared), noise), delta)
 
     conditions = _conditions(sensitivity, clip_norm, noise, data_in_schedule)
+    if delta >= 1 / schedule.num_clients:
+        conditions = (
+            f"delta, {delta:g}, is not below 1 / {schedule.num_clients:,}, one over the number of clients: the claim "
+            "would let one client be published in full. Take a smaller delta.",
+            *conditions,
+        )
     if as_specification(rule).build().rounding:
         conditions += (ROUNDED,)
     return PrivacyReport(

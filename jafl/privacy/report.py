@@ -105,13 +105,19 @@ class PrivacyReport:
         }
         return _finite_or_text(fields)
 
+    @property
+    def _delta(self) -> str:
+        """delta, with a word where it is so large that one client may be published in full."""
+        large = f", not below 1 / {self.num_clients:,} clients" if self.delta >= 1 / self.num_clients else ""
+        return f"{self.delta:g}{large}"
+
     def __repr__(self) -> str:
         return display.one_line(
             "PrivacyReport",
             f"epsilon {display.number(self.epsilon_once)} once",
             f"{display.number(self.epsilon_realised)} realised",
             f"{display.number(self.epsilon_worst_case)} in the worst case",
-            f"delta {self.delta:g}",
+            f"delta {self._delta}",
             str(self.mechanism),
             f"clip norm {self.clip_norm:g}",
             f"noise multiplier {self.noise_multiplier:.4g}",
@@ -123,7 +129,7 @@ class PrivacyReport:
             "epsilon, as if each client took part once": self.epsilon_once,
             "epsilon, realised": self.epsilon_realised,
             "epsilon, worst case": self.epsilon_worst_case,
-            "delta": self.delta,
+            "delta": self._delta,
             "mechanism": str(self.mechanism),
             "clip norm": self.clip_norm,
             "noise multiplier": self.noise_multiplier,

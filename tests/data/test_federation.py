@@ -387,3 +387,42 @@ def test_few_tokens_of_a_large_vocabulary_are_taken():
     x = np.zeros((50, 3), np.int32)
     federation = Federation.from_arrays(x, tokens, Partition.from_lists([range(50)]), test_x=x, test_y=tokens)
     assert federation.num_classes == 50_001
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (
+            ((np.float32, np.int32), (np.int64, np.int32)),
+            "dtype of x of clients['b'] is 'int64', but must be of the kind",
+        ),
+        (
+            ((np.uint8, np.int32), (np.float64, np.int32)),
+            "dtype of x of clients['b'] is 'float64', but must be of the",
+        ),
+        (
+            ((np.float32, np.int32), (np.float32, np.float32)),
+            "dtype of y of clients['b'] is 'float32', but must be of",
+        ),
+        (
+            ((np.float32, np.int64), (np.float32, bool)),
+            "dtype of y of clients['b'] is 'bool', but must be of the kind",
+        ),
+        (
+            ((np.int64, np.int32), (np.uint64, np.int32)),
+            "dtype of x of clients['b'] is 'uint64', but must be of the",
+        ),
+    ],
+)
+def test_clients_whose_numbers_are_of_several_kinds_are_refused(kinds, message):
+    clients = {name: (np.ones((2, 3), x), np.ones(2, y)) for name, (x, y) in zip("ab", kinds, strict=True)}
+    with refuses(message, "as of clients['a']", "astype"):
+        Federation.from_clients(clients, test=(np.ones((1, 3)), [1]))
+
+
+def test_clients_may_differ_in_the_width_of_their_numbers():
+    clients = [
+        (np.ones((2, 3), x), np.ones(2, y)) for x, y in ((np.float32, np.int32), (np.float64, np.uint8))
+    ]
+    federation = Federation.from_clients(clients, test=(np.ones((1, 3)), [1]))
+    assert (federation.x.dtype, federation.y.dtype) == (np.float64, np.int32)

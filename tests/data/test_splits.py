@@ -149,8 +149,12 @@ def test_clients_hold_out_a_share_of_their_own(sizes, fraction, seed):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     indices = np.random.default_rng(seed).permutation(offsets[-1])
     partition = Partition(offsets, indices)
-    rest, held = hold_out(partition, fraction, seed=seed)
     expected = np.minimum(np.rint(fraction * np.array(sizes)).astype(int), np.array(sizes) - 1)
+    if not expected.any():
+        with refuses(f"client_test_fraction is {fraction}"):
+            hold_out(partition, fraction, seed=seed)
+        return
+    rest, held = hold_out(partition, fraction, seed=seed)
     assert held.sizes.tolist() == expected.tolist()
     for client in range(len(sizes)):
         before = indices[offsets[client] : offsets[client + 1]]
@@ -159,6 +163,17 @@ def test_clients_hold_out_a_share_of_their_own(sizes, fraction, seed):
         assert sorted([*keeps, *out]) == sorted(before)
     again = hold_out(partition, fraction, seed=seed)[1]
     np.testing.assert_array_equal(held.indices, again.indices)
+
+
+def test_a_share_of_which_no_client_holds_out_anything_is_refused():
+    partition = Partition.from_lists([range(10), range(10, 14)])
+    with refuses(
+        "client_test_fraction is 0.05, but must be above 0.05, for the largest client has 10 examples"
+    ):
+        hold_out(partition, 0.05, seed=0)
+    assert hold_out(partition, 0.06, seed=0)[1].sizes.tolist() == [1, 0]
+    with refuses("client_test_fraction is 0.9, but must be left out, for no client has two examples"):
+        hold_out(Partition.from_lists([[0], [1]]), 0.9, seed=0)
 
 
 def test_what_is_held_out_reaches_the_federation():

@@ -163,6 +163,17 @@ def test_counts_that_weights_or_durations_follow_from_are_said_to_be_public():
     assert "schedule depends on how many examples each client holds: these numbers are public" in text
 
 
+@pytest.mark.parametrize(("delta", "large"), [(0.5, True), (1 / 30, True), (0.033, False), (1e-5, False)])
+def test_a_delta_that_lets_one_client_be_published_is_told(delta, large):
+    found = account(SCHEDULE, FEDBUFF, **(GIVEN | {"delta": delta}))
+    said = [sentence for sentence in found.conditions if "is not below 1 / 30" in sentence]
+    assert len(said) == large and said == [
+        each for each in found.to_dict()["conditions"] if "not below" in each
+    ]
+    for shown in (repr(found), found._repr_html_()):
+        assert ("not below 1 / 30 clients" in shown) == large
+
+
 def test_without_noise_nothing_is_claimed():
     found = account(SCHEDULE, FEDBUFF, clip_norm=np.inf, delta=1e-5, noise_multiplier=0)
     assert found.epsilon_once == found.epsilon_realised == found.epsilon_worst_case == np.inf

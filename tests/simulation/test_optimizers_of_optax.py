@@ -9,10 +9,12 @@ import optax
 import optax.contrib
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
+from refusals import refuses
 from tiers import in_tiers
 
 import jafl
-from jafl.engine.plan.optimizer_checks import check_optimizers
+from jafl.engine.plan.optimizer_checks import check_optimizers, check_states_of_optimizers
+from jafl.engine.plan.run import Run
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
@@ -42,6 +44,25 @@ SCHEDULES = {
     ),
     "join_schedules": (([optax.constant_schedule(0.1), optax.linear_schedule(0.1, 0.0, 3)], [2]), {}),
 }
+
+
+@pytest.mark.parametrize(
+    ("whose", "specified"),
+    [("learning_rate", True), ("learning_rate", False), ("the server optimizer's learning_rate", False)],
+)
+def test_a_schedule_that_goes_below_0_within_the_run_is_refused(whose, specified):
+    def prepare(end):
+        arguments = (0.1, end, STEPS - 1)
+        make = optax.linear_schedule
+        rate = jafl.specify(make, *arguments) if specified else make(*arguments)
+        of_server = whose != "learning_rate"
+        work = jafl.client_work(MODEL, learning_rate=0.1 if of_server else rate)
+        optimizer = jafl.specify(optax.sgd, learning_rate=make(*arguments)) if of_server else None
+        return Run(SCHEDULE, FEDERATION, work, jafl.rules.fedavg(), PARAMS, jax.random.key(0), optimizer)
+
+    check_states_of_optimizers(prepare(0.0))
+    with refuses(f"{whose} in server step 2 is -0.0", "at least 0 in each of the 4 server steps"):
+        check_states_of_optimizers(prepare(-0.1))
 
 
 def test_every_schedule_of_optax_is_tried():

@@ -38,6 +38,12 @@ def check_states_of_optimizers(run: Run) -> None:
     trains = run.federation.num_examples[run.schedule.client]
     steps = run.schedule.local_steps if isinstance(work, ClientWork) and work.reads_local_steps else None
     optimizer = run.server_optimizer_or_sgd()
+    rates = {
+        "learning_rate": as_specification(run.client_work).arguments.get("schedule"),
+        "the server optimizer's learning_rate": as_specification(optimizer).arguments.get("learning_rate"),
+    }
+    for name, rate in rates.items():
+        _check_rates(name, rate, run.schedule.num_steps)
     kind = _kind(run, optimizer, trains, steps)
     if kind in _PASSED:
         return
@@ -49,6 +55,24 @@ def check_states_of_optimizers(run: Run) -> None:
         while len(_PASSED) >= _MOST_PASSED:
             del _PASSED[next(iter(_PASSED))]
         _PASSED[kind] = None
+
+
+def _check_rates(name: str, schedule: Any, server_steps: int) -> None:
+    """Refuses a schedule of learning rates, by server steps, of which one that the run takes is below 0.
+
+    By more than rounding: a schedule that ends at 0 may come out a little below. Numbers are checked elsewhere; a
+    schedule that cannot be asked for many steps at once is not asked.
+    """
+    try:
+        built = schedule.build() if isinstance(schedule, Specification) else schedule
+        rates = np.asarray(jax.vmap(built)(jnp.arange(server_steps))) if callable(built) else np.zeros(1)
+    except Exception:
+        return
+    wrong = np.flatnonzero(rates < -1e-6 * np.abs(rates).max())
+    if wrong.size:
+        allowed = f"at least 0 in each of the {server_steps:,} server steps"
+        remedy = "Below 0 it climbs: give the schedule a number of steps, and an end, that fit the run."
+        require(False, f"{name} in server step {wrong[0]}", float(rates[wrong[0]]), allowed, remedy)
 
 
 def _kind(run: Run, optimizer: Any, trains: np.ndarray, steps: Any) -> Any:
