@@ -144,9 +144,8 @@ def on_a_clock_that_moves(
     names of their settings; None for those that are not given.
     """
     last = float(schedule.step_time[-1]) if schedule.num_steps else 0.0
-    if (
-        last < _COARSE
-    ):  # a duration lost on a finer clock is the tiny draw of a law, which changes no order of note
+    # What is lost on a finer clock is the tiny draw of a law, which changes no order of note.
+    if last < _COARSE:
         return schedule
     remedy = "Count time from 0, and in units of about the shortest duration."
 

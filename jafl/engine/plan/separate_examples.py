@@ -5,6 +5,7 @@ where each example has its loss by itself: a model or a loss that compares examp
 contrastive loss, outputs that are standardised over the minibatch, a mean over it) would read the rows that fill up.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -41,12 +42,13 @@ def check_examples_are_separate(federation: Federation, model: Model, params: Pa
     kind = _kind(model, params, x, y)
     if kind in _PASSED:
         return
-    whole = _tried(model, params, x[:ROWS], y[:ROWS])
+    moved = _moved(params)
+    whole = _tried(model, moved, x[:ROWS], y[:ROWS])
     for place in (0, ROWS - 1):
         # One example in its place, and others around it.
         others = np.arange(ROWS) + ROWS - 1
         others[place] = place
-        changed = _tried(model, params, x[others], y[others])
+        changed = _tried(model, moved, x[others], y[others])
         wrong = [name for name, values in whole.items() if _differ(values, changed[name], place)]
         outputs = "outputs" in wrong
         for name in wrong:
@@ -80,36 +82,42 @@ def _kind(model: Model, params: Params, x: np.ndarray, y: np.ndarray) -> Any:
     return kind
 
 
+def _moved(params: Params) -> Params:
+    """[*P]: the parameters, each array moved by a tenth of its size at random, or drawn where only shapes are known.
+
+    On the host, as a program that draws for every array takes longer to compile than the model.
+    """
+    random = np.random.default_rng(0)
+
+    def move(leaf: Any) -> np.ndarray:
+        noise = random.standard_normal(leaf.shape, np.float32)
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            values = np.asarray(leaf)
+            numbers = values.astype(np.float32)
+            size = np.sqrt(np.mean(np.square(numbers))) if numbers.size else 0.0
+            noise = numbers + np.float32(MOVED * max(size, MOVED)) * noise
+        elif len(leaf.shape) > 1:
+            noise = noise / np.float32(np.sqrt(max(1, math.prod(leaf.shape[:-1]))))
+        else:  # a scale has to stay above 0
+            noise = 1 + np.float32(MOVED) * noise
+        moved: np.ndarray = noise.astype(leaf.dtype)
+        return moved
+
+    return jax.tree.map(move, params)
+
+
 def _tried(model: Model, params: Params, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     """{name: what is computed of these examples, as a list of arrays}."""
-    is_shape = tuple(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params))
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(params))
-    given = [leaf for leaf, only in zip(jax.tree.leaves(params), is_shape, strict=True) if not only]
     # Numbers that are not finite are none of this check's business.
     with jax.debug_nans(False), jax.debug_infs(False):
-        values = _computed(
-            (jax.tree.structure(params), shapes, is_shape), model, given, jnp.asarray(x), jnp.asarray(y)
-        )
+        values = _computed(model, params, jnp.asarray(x), jnp.asarray(y))
     return {name: [np.asarray(leaf) for leaf in leaves] for name, leaves in jax.device_get(values).items()}
 
 
-def _computed_once(form: Any, model: Model, given: list[Any], x: jax.Array, y: jax.Array) -> dict[str, Any]:
+@jax.jit
+def _computed(model: Model, params: Params, x: jax.Array, y: jax.Array) -> dict[str, Any]:
     """The losses of a minibatch as in training, its metrics as in evaluation, and the outputs of both."""
-    structure, shapes, is_shape = form
-    key, leaves, left = threefry_key(0), [], iter(given)
-    for number, ((shape, dtype), only) in enumerate(zip(shapes, is_shape, strict=True)):
-        noise = jax.random.normal(jax.random.fold_in(key, number), shape, jnp.float32)
-        if not only:
-            leaf = jnp.asarray(next(left))
-            size = jnp.sqrt(jnp.mean(jnp.square(leaf.astype(jnp.float32)))) if leaf.size else 0.0
-            leaf = leaf + (MOVED * jnp.maximum(size, MOVED) * noise).astype(leaf.dtype)
-        elif len(shape) > 1:
-            leaf = (noise / np.sqrt(max(1, np.prod(shape[:-1])))).astype(dtype)
-        else:  # a scale has to stay above 0
-            leaf = (1 + MOVED * noise).astype(dtype)
-        leaves.append(leaf)
-    params = jax.tree.unflatten(structure, leaves)
-    own = key if model.draws(params, x) else None  # as in training
+    own = threefry_key(0) if model.draws(params, x) else None  # as in training
     sums, counts = model.loss_sums(params, x, y, own)
     evaluated = model.apply(params, x)
     outputs = jax.tree.leaves((evaluated, model.apply(params, x, own) if own is not None else None))
@@ -117,9 +125,6 @@ def _computed_once(form: Any, model: Model, given: list[Any], x: jax.Array, y: j
     for name, metric in model.measured.items():
         values[name] = jax.tree.leaves(metric(evaluated, y))
     return values
-
-
-_computed = jax.jit(_computed_once, static_argnums=0)
 
 
 def _differ(one: list[np.ndarray], other: list[np.ndarray], place: int) -> bool:
