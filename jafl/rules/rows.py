@@ -64,7 +64,7 @@ class StackedRows(NamedTuple):
                 rows,
                 vector,
                 cpu=lambda r, v: jnp.dot(r.reshape(len(r), -1), v.reshape(-1), precision="highest"),
-                elsewhere=lambda r, v: jnp.sum(r * v, axis=tuple(range(1, r.ndim))),
+                elsewhere=lambda r, v: jnp.sum(r * v[None], axis=tuple(range(1, r.ndim))),
             )
 
         products: list[jax.Array] = jax.tree.leaves(jax.tree.map(multiply, self.stacked, weighted))
@@ -140,7 +140,7 @@ class SeparateRows(NamedTuple):
 
     def products(self, weights: jax.Array, weighted: ArrayTree) -> tuple[jax.Array, jax.Array]:
         """[K], []: the products of the rows with ``weighted``, their sum with these weights, and the sum's norm."""
-        products = jnp.sum(self.squares * weights, axis=1)
+        products = jnp.sum(self.squares * weights[None], axis=1)
         return products, jnp.sqrt(jnp.maximum(jnp.sum(products * weights), 0))
 
 
@@ -165,7 +165,7 @@ def _squares(parts: Sequence[Any], change: Change | None) -> jax.Array:
     squares, pair_products = [], []
     for place, leaf in enumerate(parts):
         if isinstance(leaf, jax.Array):
-            squares.append(jnp.sum(leaf[:, None] * leaf, axis=-1))
+            squares.append(jnp.sum(leaf[:, None] * leaf[None], axis=-1))
         else:
             pair_products.append(_products_of_pairs([*leaf, change.vector[place]] if change else leaf))
     if pair_products:

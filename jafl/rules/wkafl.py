@@ -240,11 +240,11 @@ def _report(
 ) -> Report:
     """What a server step reports; see ``wkafl``."""
     return {
-        "kept": number * 1.0,
-        "stage": 1.0 + stage_two,
+        "kept": jnp.asarray(number, float),
+        "stage": 1.0 + jnp.asarray(stage_two, float),
         "rate_scale": scale,
         "average_staleness": jnp.sum(weight * staleness),
-        "aggregated": jnp.sum(weight >= jnp.max(weight) / COUNTED_FROM) * 1.0,
+        "aggregated": jnp.asarray(jnp.sum(weight >= jnp.max(weight) / COUNTED_FROM), float),
         "weight": weight,
     }
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from command_line import environment
@@ -330,3 +331,23 @@ def test_every_algorithm_learns_something(trained):
     assert lines[0]["test_loss"] == pytest.approx(np.log(10), rel=1e-5)
     assert min(line["test_loss"] for line in lines[1:]) < lines[0]["test_loss"]
     assert lines[-1]["server_step"] == len(read_arrays(trained / "schedule.npz")["step_time"])
+
+
+# Of optax, whose bias corrections promote whole numbers.
+PROMOTES = {"async_diloco", "cgad", "diloco", "fedadam", "fedyogi"}
+
+
+@pytest.mark.few_in_full(8)
+@pytest.mark.parametrize("algorithm", in_tiers(list(presets.ALGORITHMS), ("wkafl",)))
+def test_no_algorithm_promotes_ranks_or_types(algorithm, tmp_path, monkeypatch):
+    """A project that forbids implicit promotions to itself may call jafl."""
+    monkeypatch.setattr("jafl.runs.recording.recorder.draw_history", lambda *_: None)
+    settings = Settings(
+        algorithm=algorithm, num_clients=10, model="softmax", client_trips=60, evaluate_every=50
+    )
+    if algorithm == "zeno_plus_plus":
+        settings = settings.changed({"split.server_examples": 100})
+    types = "standard" if algorithm in PROMOTES else "strict"
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion(types):
+        (outcome,) = run(settings, tmp_path, show=lambda line: None)
+    assert outcome.status == "finished"
