@@ -22,6 +22,8 @@ _SERVER = 2**31 + 401
 # The kind of keys that jafl draws from: under ``jax.vmap`` other kinds draw other numbers than one by one, so that
 # trips side by side would not be the trips of an event-by-event simulation.
 THREEFRY = "threefry2x32"
+# JAX's options, beside a key's kind, on which it depends what is drawn from a key or for a seed; JAX's defaults.
+OPTIONS_OF_RANDOM_NUMBERS = {"jax_threefry_partitionable": True, "jax_random_seed_offset": 0}
 # JAX's primitives whose first operand is the key that random numbers are drawn from.
 DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jafl.base.random_keys import OPTIONS_OF_RANDOM_NUMBERS
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import Experiment
 from jafl.runs.directory.damage import is_closed
@@ -23,12 +24,15 @@ from jafl.simulation import checkpoints
 from jafl.sweeps.grid_runs import SweepRun, SweepRuns
 
 SECONDS_TO_END = 20.0  # after Ctrl-C, for which the other processes may finish their chunk
-# JAX's options that the other processes take over from this one.
+# JAX's options that the other processes take over from this one: where programs are kept, and what changes numbers.
 JAX_OPTIONS = (
     "jax_compilation_cache_dir",
     "jax_persistent_cache_min_compile_time_secs",
     "jax_persistent_cache_min_entry_size_bytes",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
     "jax_enable_x64",
+    *OPTIONS_OF_RANDOM_NUMBERS,
 )
 
 

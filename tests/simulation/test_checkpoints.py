@@ -147,6 +147,20 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         jafl.simulate(*positional, **other_optimizer, checkpoints=keep(model="softmax", seed=0))
 
 
+@pytest.mark.parametrize(("option", "value"), [("threefry_partitionable", False), ("random_seed_offset", 1)])
+def test_a_run_does_not_go_on_with_other_random_numbers(option, value, tmp_path):
+    positional, named = arguments("moments of Adam")
+    keep = jafl.Checkpoints(tmp_path / "checkpoints")
+    jafl.simulate(*positional, **named, **stopping_at(1), checkpoints=keep)
+    before = getattr(jax.config, f"jax_{option}")
+    jax.config.update(f"jax_{option}", value)
+    try:
+        with pytest.raises(jafl.SettingError, match=f"jax_{option}: was None, is {value}"):
+            jafl.simulate(*positional, **named, checkpoints=keep)
+    finally:
+        jax.config.update(f"jax_{option}", before)
+
+
 @pytest.mark.parametrize("every", [-1, 2.5, True])
 def test_every_must_be_a_whole_number(every, tmp_path):
     with pytest.raises(jafl.SettingError, match="checkpoint_every"):

@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 
+import jax
 import killed
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from jafl.config.settings import Settings
 from jafl.runs.directory import reader, tables
 from jafl.runs.lock import directory_lock
 from jafl.runs.runner import run
-from jafl.sweeps import seed_means
+from jafl.sweeps import seed_means, workers
 from jafl.sweeps.sweep import run_sweep
 
 ALGORITHMS = ("fedbuff", "fedasync", "fedavg", "fedavgm", "exponential_weighting", "asgd")
@@ -145,6 +146,32 @@ def test_processes_share_a_sweep_and_take_over_from_one_that_was_killed(tmp_path
     assert len(set(begun[0]) | set(begun[1])) == 6
     assert {one.status for one in reader.find_runs(folder)} == {"finished"}
     assert json.loads((folder / "summary.json").read_text())["runs"] == {"finished": 6}
+
+
+@pytest.mark.full
+def test_other_processes_draw_the_same_random_numbers(tmp_path, monkeypatch):
+    settings = Settings(**{**SMALL.__dict__, "algorithm": "fedbuff", "seed": "0,1"})
+    jax.config.update("jax_threefry_partitionable", False)
+    try:
+        quiet(settings, "delay.sigma=0.5,2", tmp_path / "one")
+        both = workers._until_all_are_taken
+
+        def after_the_other(*arguments):
+            until(lambda: [*(tmp_path / "two").glob("*/*/summary.json")])
+            both(*arguments)
+
+        monkeypatch.setattr(workers, "_until_all_are_taken", after_the_other)
+        quiet(settings, "delay.sigma=0.5,2", tmp_path / "two", processes=2)
+    finally:
+        jax.config.update("jax_threefry_partitionable", True)
+    one, two = (
+        {
+            str(each.path.relative_to(tmp_path / name)): each.evaluations
+            for each in reader.find_runs(tmp_path / name)
+        }
+        for name in ("one", "two")
+    )
+    assert len(one) == 4 and one == two
 
 
 @pytest.mark.full
