@@ -51,6 +51,19 @@ def test_batch_statistics_are_refused(parts):
         jafl.Model(module).init(jax.random.key(0), parts["federation"].x)
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", "256"), ("float16", "2,048")])
+def test_types_in_which_sums_stand_still_are_told_of(parts, dtype, most):
+    module = nn.Sequential([nn.Dense(10, param_dtype=dtype)])
+    with pytest.warns(UserWarning, match=f"parameters in {dtype}, .* a sum of {most} does not change by 1"):
+        run(with_model(parts, jafl.Model(module)))
+    assert jnp.asarray(int(most.replace(",", "")), dtype) + jnp.asarray(1, dtype) == int(
+        most.replace(",", "")
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        run(with_model(parts, jafl.Model(nn.Sequential([nn.Dense(10)]), compute_dtype="bfloat16")))
+
+
 def test_a_loss_that_averages_is_refused(parts):
     module = parts["client_work"].build().model.module
     with pytest.raises(jafl.SettingError, match="one number per example"):

@@ -71,7 +71,7 @@ def check_model(federation: Federation, model: Model, params: Params) -> None:
     # After the shapes, which it takes for granted.
     if _has_parts_of_the_user(model):
         check_examples_are_separate(federation, model, params)
-    _tell_of_float32(params)
+    _tell_of_types(params)
 
 
 def _has_parts_of_the_user(model: Model) -> bool:
@@ -134,8 +134,8 @@ def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array, key: jax.A
     return model.loss_sums(params, x, y, key)
 
 
-def _tell_of_float32(params: Params) -> None:
-    """Warns where JAX may compute in float64, and the model does not."""
+def _tell_of_types(params: Params) -> None:
+    """Warns where JAX may compute in float64, and the model does not; and of types in which sums stand still."""
     kinds = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype")}
     # A warning and no error: nothing is wrong with a model in float32 while other programs compute in float64.
     config: Any = jax.config
@@ -144,5 +144,13 @@ def _tell_of_float32(params: Params) -> None:
             "jax_enable_x64 is set, but the model's parameters are float32, and stay so. To compute in float64, "
             "train one of jafl's models on examples in float64, such as those of source.in_precision('float64'); a "
             "module of your own needs param_dtype=float64, too.",
+            stacklevel=2,
+        )
+    for kind in sorted((kind for kind in kinds if kind.itemsize < 4), key=str):
+        most = round(2 / float(jnp.finfo(kind).eps))
+        warnings.warn(
+            f"The model has parameters in {kind}, in which updates are summed, too: there a sum of {most:,} does not "
+            'change by 1. Keep parameters in float32, and write jafl.Model(module, compute_dtype="bfloat16") to '
+            "compute in bfloat16.",
             stacklevel=2,
         )
