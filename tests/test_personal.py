@@ -30,7 +30,8 @@ def federation(clients: int = len(SIZES), share: float = 0.6) -> jafl.Federation
     y = random.integers(0, 3, sum(SIZES[:clients]))
     x = random.normal(size=(len(y), 4)) + np.eye(3, 4)[y]
     partition = jafl.Partition.from_lists(np.split(np.arange(len(y)), np.cumsum(SIZES[: clients - 1])))
-    rest, held_out = jafl.data.hold_out(partition, share, seed=1)
+    # Of one example nothing can be held out.
+    rest, held_out = jafl.data.hold_out(partition, share, seed=1) if clients > 1 else (partition, None)
     options = {"test_x": x, "test_y": y, "num_classes": 3, "held_out": held_out}
     return jafl.Federation.from_arrays(x, y, rest, **options)
 

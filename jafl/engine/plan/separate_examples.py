@@ -16,6 +16,7 @@ from jafl.base.errors import require
 from jafl.base.random_keys import threefry_key
 from jafl.data import Federation
 from jafl.models import Model
+from jafl.models.tasks import in_jax
 from jafl.records import Params
 
 # Rows of a minibatch that is tried, and how many examples it takes to change all of them but one.
@@ -123,7 +124,8 @@ def _computed(model: Model, params: Params, x: jax.Array, y: jax.Array) -> dict[
     outputs = jax.tree.leaves((evaluated, model.apply(params, x, own) if own is not None else None))
     values = {"loss": [sums] if counts is None else [sums, counts], "outputs": outputs}
     for name, metric in model.measured.items():
-        values[name] = jax.tree.leaves(metric(evaluated, y))
+        with in_jax(f"the metric {name!r}", metric):
+            values[name] = jax.tree.leaves(metric(evaluated, y))
     return values
 
 
