@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jafl.records.stopping import is_accuracy
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -21,7 +23,7 @@ NAME = "(log scale of the error)"
 def shows_errors(scale: str, metric: str, values: np.ndarray) -> bool:
     """Whether the axis is logarithmic in the error; of ``SCALES``, "auto" decides by all finite ``values`` drawn."""
     values = values[np.isfinite(values)]
-    possible = "accuracy" in metric and values.size > 0 and values.min() >= 0 and values.max() <= 1
+    possible = is_accuracy(metric) and values.size > 0 and values.min() >= 0 and values.max() <= 1
     if not possible or scale == "linear" or values.min() == 1:
         return False
     if scale == "error":

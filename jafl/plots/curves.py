@@ -24,6 +24,7 @@ from jafl.plots.canvas import (
     tidy,
 )
 from jafl.records import History
+from jafl.records.stopping import is_accuracy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,7 +125,7 @@ def _panels(
     require(target is None or isinstance(target, numbers.Real), "target", target, "a number or None")
     choose("scale", scale, dict.fromkeys(SCALES))
     metric = metric or _default_metric(runs)
-    possible = "accuracy" not in metric or target is None or 0 <= target <= 1
+    possible = not is_accuracy(metric) or target is None or 0 <= target <= 1
     require(possible, "target", target, f"from 0 to 1 for {metric}", "0.95 stands for 95 %.")
     panels = [
         {label: mean_curve(label, seeds, horizontal, metric) for label, seeds in runs.items()}

@@ -14,7 +14,7 @@ FORMS = "'test_accuracy>=0.95', 'test_loss<=0.3' or 'test_loss stalls 5'"
 _FORM = re.compile(rf"\s*([\w.-]+?)\s*(?:(>=|<=|>|<)\s*(\S+)|\s{STALLS}\s+(\S+))\s*")
 # The words by which the name of a measure says that larger values of it are better, or smaller ones, and the words
 # that may stand behind them: f1_score, error_rate, recall_at_5.
-_LARGER = (
+_LARGER = [
     "accuracy",
     "auc",
     "auroc",
@@ -24,25 +24,24 @@ _LARGER = (
     "recall",
     "sensitivity",
     "specificity",
-)
-_SMALLER = (
-    *(
-        "brier",
-        "crossentropy",
-        "error",
-        "inaccuracy",
-        "loss",
-        "mae",
-        "mape",
-        "mse",
-        "nll",
-        "perplexity",
-        "rmse",
-    ),
+]
+_SMALLER = [
+    "brier",
+    "crossentropy",
+    "error",
+    "inaccuracy",
     "logloss",
-)
+    "loss",
+    "mae",
+    "mape",
+    "mse",
+    "nll",
+    "perplexity",
+    "rmse",
+]
 _BEHIND = re.compile(r"rate|score|macro|micro|weighted|at|top|k|\d+|top\d+")
 _TURNED = ("neg", "negative", "minus")  # before them: a negative likelihood is better where it is smaller
+_UNCLEAR = {"drop", "false", "gap", "in", "not", "of", "true"}  # loss_of_accuracy, false_negative_error
 # A mean over clients of such a measure, or over the worst tenth of them, is the better where the measure is.
 _OVER_CLIENTS = re.compile(r"(client_.*)_(?:mean|worst_tenth)")
 
@@ -61,7 +60,7 @@ def better_values(measure: str) -> str | None:
     words = _words(measure)
     while words and _BEHIND.fullmatch(words[-1]):
         words.pop()
-    if not words or words[-1] not in (*_LARGER, *_SMALLER):
+    if not words or words[-1] not in (*_LARGER, *_SMALLER) or _UNCLEAR & {*words}:
         return None
     is_turned = sum(word in _TURNED for word in words) % 2 == 1
     return "larger" if (words[-1] in _LARGER) != is_turned else "smaller"
@@ -75,6 +74,11 @@ def larger_is_better(setting: str, value: str, column: str) -> bool:
     )
     require(better is not None, setting, value, allowed)
     return better == "larger"
+
+
+def is_accuracy(column: str) -> bool:
+    """Whether a column is an accuracy, from 0 to 1; an inaccuracy, or how far accuracies spread, is none."""
+    return _words(_measure(column))[-1] == "accuracy"
 
 
 def _words(measure: str) -> list[str]:
@@ -132,7 +136,7 @@ class StopWhen(NamedTuple):
             larger_is_better("stop_when", text, column)
             return cls(text, column, STALLS, value)
         require(math.isfinite(value), "stop_when", text, f"a comparison with a finite number, as {FORMS}")
-        if _words(_measure(column))[-1:] == ["accuracy"]:
+        if is_accuracy(column):
             require(
                 0 <= value <= 1, "stop_when", text, "a comparison with a number from 0 to 1: 95 % is 0.95"
             )

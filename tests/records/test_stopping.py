@@ -1,8 +1,10 @@
 """Conditions on which runs stop: which texts say one, and which evaluations meet it."""
 
+import numpy as np
 import pytest
 
 import jafl
+from jafl.plots.accuracy_axis import shows_errors
 from jafl.records.stopping import StopWhen, best_index, better_values
 
 
@@ -44,7 +46,10 @@ def test_the_first_evaluation_that_meets_a_condition(text, values, place):
             "test_loss inaccuracy validation_inaccuracy mean_absolute_error error_rate RMSE nll brier_score "
             "negative_log_likelihood cross_entropy crossEntropy perplexity accuracy_error",
         ),
-        (None, "weight accuracy_std closs entropy lossy score 5 _ loss_std"),
+        (
+            None,
+            "weight accuracy_std closs entropy lossy score 5 _ loss_std loss_of_accuracy false_negative_error",
+        ),
     ],
 )
 def test_a_name_says_which_values_are_better(better, names):
@@ -82,3 +87,14 @@ def test_the_best_is_the_first_of_equals():
     assert best_index([0.1, 0.3, 0.3, None], larger=True) == 1
     assert best_index([float("nan"), 0.3, 0.2, 0.2], larger=False) == 2
     assert best_index([None, float("nan")], larger=False) == 0
+
+
+def test_an_inaccuracy_is_drawn_as_it_is_and_may_have_any_target():
+    values = np.array([0.1, 0.999])
+    assert shows_errors("error", "test_accuracy", values) and not shows_errors(
+        "error", "test_inaccuracy", values
+    )
+    runs = {"a": [[{"client_trips": trips, "test_inaccuracy": 95.0 - trips} for trips in (0, 1)]]}
+    jafl.plots.accuracy(runs, metric="test_inaccuracy", target=95)
+    with pytest.raises(jafl.SettingError, match="0.95 stands for 95 %"):
+        jafl.plots.accuracy(runs, metric="test_accuracy", target=95)
