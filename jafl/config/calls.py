@@ -300,10 +300,7 @@ def argument(settings: Mapping[str, Any], name: str) -> Any:
     text = settings.get(setting)
     if not dot or not isinstance(text, str) or (setting in LISTS and len(items(setting, text)) != 1):
         return None if dot else text
-    grammar(setting).read(text)
-    with contextlib.suppress(SettingError):
-        return grammar(setting).value(text, path)
-    return None
+    return grammar(setting).value_or_none(text, path)
 
 
 def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

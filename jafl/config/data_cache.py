@@ -26,15 +26,19 @@ class DataCache:
     Keeps the federations of the last ``FEDERATIONS`` seeds and partitions, and of the last model its initial
     parameters. Of data sets it keeps the last ``SOURCES``, as long as they take ``BYTES_OF_SOURCES``, and one in any
     case: several are in use at once where each seed has its own split (``split.resample``).
+
+    Attributes:
+      resolved: settings that were given, without their seeds, and what ``resolution.resolve`` has made of them.
     """
 
     FEDERATIONS, SOURCES = 16, 64
-    BYTES_OF_SOURCES = 2**28
+    BYTES_OF_SOURCES = 2**31  # twenty splits of Fashion-MNIST take half of it
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
         self._federations: dict[tuple[str, str, int], Federation] = {}
         self._initial: tuple[Any, dict[str, Any]] = None, {}
+        self.resolved: dict[tuple[Any, ...], Settings] = {}
 
     def source(self, settings: Settings) -> Source:
         """The data set of these settings; where each seed has its own split, that of the first seed."""

@@ -9,6 +9,7 @@ of registered factories; nothing in them is run. A factory may stand in a file o
 arguments of all factories; which of them the run's own factory has is known when the run is resolved.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal
+from jafl.config.own_files import own_name
 from jafl.config.reading import DEFAULT, Reader
 from jafl.config.values import (
     EMPTY,
@@ -25,6 +27,7 @@ from jafl.config.values import (
     Call,
     all_calls,
     calls_in,
+    copied,
     is_file,
     kinds_of,
     with_calls,
@@ -227,6 +230,23 @@ class Grammar(Reader):
         default = self.parameters(holder.name)[name].default
         is_known = default is not EMPTY and name not in self.supplied and holder.name != DEFAULT
         return self.default_value(default) if is_known else None
+
+    def value_or_none(self, text: str, path: str) -> Any:
+        """``value``, or None where no call in ``text`` has the argument, or several have it."""
+        if (text, path) not in self._values_before:
+            self.read(text)  # refuses what is no call
+            value = None
+            with contextlib.suppress(SettingError):
+                value = self.value(text, path)
+            if own_name(text):  # a file may hold something else later
+                return value
+            self._values_before[text, path] = value
+        return copied(self._values_before[text, path])
+
+    @functools.cached_property
+    def _values_before(self) -> dict[tuple[str, str], Any]:
+        """{(text, path): value}: most are asked for many times, and a refusal takes long to word."""
+        return {}
 
     def says(self, text: str, path: str) -> bool:
         """Whether the call itself has a value for an argument; ``path`` as of ``changed``."""

@@ -38,21 +38,27 @@ def resolve(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str, 
     """
     for settings in arms.values():
         _check(settings)
-    for _, run in _resolved(arms):  # refuses what cannot work before the data set is read
+    for _, run in _resolved(arms, loaded):  # refuses what cannot work before the data set is read
         foretold.check(run)
-    runs = _resolved({label: filled_in(arm, loaded.source(arm)) for label, arm in arms.items()})
+    whole = {label: filled_in(arm, loaded.source(arm)) for label, arm in arms.items()}
+    runs = _resolved(whole, loaded)
     if not any(settings.different_worlds for settings in arms.values()):
         world.refuse_different(runs)
     return runs
 
 
-def _resolved(arms: Mapping[str, Settings]) -> list[tuple[str, Settings]]:
+def _resolved(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str, Settings]]:
     """Each run with what its algorithm fills in, and without what it does not read."""
-    return [
-        (label, readers.as_read(resolve_run(settings, settings.algorithm, seed, alone=len(arms) == 1)))
-        for label, settings in arms.items()
-        for seed in listed_seeds(settings)
-    ]
+    alone, runs = len(arms) == 1, []
+    for label, settings in arms.items():
+        # Seeds decide nothing of this, and a sweep resolves its arms several times.
+        key = alone, *(value for name, value in vars(settings).items() if name != "seed")
+        seeds = listed_seeds(settings)
+        if key not in loaded.resolved:
+            run = resolve_run(settings, settings.algorithm, seeds[0], alone=alone)
+            loaded.resolved[key] = readers.as_read(run)
+        runs += [(label, loaded.resolved[key].with_seed(seed)) for seed in seeds]
+    return runs
 
 
 class Unread(NamedTuple):

@@ -1407,3 +1407,14 @@ def test_a_dotted_name_that_no_algorithm_of_a_list_has_is_refused():
 def test_each_layer_takes_the_place_of_what_comes_before(layers, setting, text):
     defaults = {"protocol": "default", "algorithm": "fedbuff", "delay": "constant", "partition": None}
     assert with_arguments(*layers, defaults=defaults)[setting] == text
+
+
+def test_a_value_that_was_asked_for_before_is_the_callers_own():
+    grammar = calls.grammar("model")
+    first = grammar.value_or_none("mlp(hidden_sizes=[20, 30])", "hidden_sizes")
+    first.append(40)
+    assert grammar.value_or_none("mlp(hidden_sizes=[20, 30])", "hidden_sizes") == [20, 30]
+    for _ in range(2):
+        assert grammar.value_or_none("mlp", "kernel_size") is None, "it has no such argument"
+        with pytest.raises(SettingError, match="model is 'mlp\\(', but"):
+            grammar.value_or_none("mlp(", "hidden_sizes")

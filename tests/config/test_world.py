@@ -13,7 +13,7 @@ from experiments.harness.declare import discovery
 from jafl.base.errors import SettingError
 from jafl.cli.command_help import GROUPS
 from jafl.config import arms as all_arms
-from jafl.config import grid
+from jafl.config import grid, resolution
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiments
 from jafl.config.readers import as_read
@@ -247,3 +247,21 @@ def test_the_arms_of_an_experiment_share_a_world_or_its_file_says_why_not(name):
 
 def test_no_result_depends_on_the_flag():
     assert GROUP["different_worlds"] == "run"
+
+
+def test_an_arm_is_resolved_once_for_all_its_seeds(monkeypatch):
+    resolved = []
+    monkeypatch.setattr(
+        resolution,
+        "resolve_run",
+        lambda settings, *rest, **alone: resolved.append(settings) or resolve_run(settings, *rest, **alone),
+    )
+    listed = SMALL.changed({"seed": "3,5,7"})
+    compared, loaded = {"a": listed, "b": listed.changed({"learning_rate": 0.3})}, DataCache()
+    runs = resolve(compared, loaded)
+    assert [(label, run.seed) for label, run in runs] == [(label, seed) for label in "ab" for seed in "357"]
+    assert len(resolved) == 4, "two arms, before and after the data set is read"
+    assert resolve(compared, loaded) == runs and len(resolved) == 4
+    for seed in "357":
+        own = {label: arm.changed({"seed": seed}) for label, arm in compared.items()}
+        assert resolve(own, DataCache()) == [each for each in runs if each[1].seed == seed]
