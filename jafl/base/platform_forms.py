@@ -21,3 +21,11 @@ def by_platform(*arrays: Any, cpu: Callable[..., Any], elsewhere: Callable[..., 
       4
     """
     return lax.platform_dependent(*arrays, cpu=cpu, default=elsewhere)
+
+
+def on_tpu(*arrays: Any, tpu: Callable[..., Any], elsewhere: Callable[..., Any]) -> Any:
+    """``tpu(*arrays)`` where the program is lowered for a TPU, ``elsewhere(*arrays)`` for CPUs and GPUs.
+
+    The results of both have the same structure, shapes and dtypes.
+    """
+    return lax.platform_dependent(*arrays, tpu=tpu, default=elsewhere)

@@ -1,5 +1,7 @@
 """Networks of Flax's own layers, with all options of a convolution, compile for a TPU that is not here."""
 
+import contextlib
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -34,9 +36,11 @@ class Options(nn.Module):
 class Plain(nn.Module):
     """The layers that most networks have."""
 
+    steps: int  # of the pool
+
     @nn.compact
     def __call__(self, x):
-        x = nn.max_pool(nn.relu(nn.Conv(8, (3, 3))(x)), (2, 2), strides=(2, 2))
+        x = nn.max_pool(nn.relu(nn.Conv(8, (3, 3))(x)), (2, 2), strides=(self.steps, self.steps))
         return nn.Dense(3)(x.mean((1, 2)))
 
 
@@ -60,17 +64,18 @@ def test_convolutions_with_any_options_compile():
     assert estimate(chip, function, *chip.placed(shapes)).memory.needed > 0
 
 
-def test_at_the_precision_of_the_hardware_plain_networks_compile_to_what_flax_wrote():
-    """Where nothing is split into parts, the quick form is XLA's own: the same estimate."""
+@pytest.mark.parametrize(("steps", "least", "most"), [(1, 0.95, 1.05), (2, 0.0, 0.95)])
+def test_at_the_precision_of_the_hardware_plain_networks_compile_to_what_flax_wrote(steps, least, most):
+    """Where nothing is split into parts, the quick form is XLA's own: the same estimate.
+
+    A convolution and a pool whose windows lie side by side are one operation, which takes less.
+    """
     chip = topology("v5e:1x1")
-    model = jafl.Model(Plain(), matmul_precision="bfloat16")
+    model = jafl.Model(Plain(steps), matmul_precision="bfloat16")
     cycles = []
-    for context in (as_written, None):
+    for context in (as_written, contextlib.nullcontext):
         function, shapes = slopes_of_clients(model)
-        if context:
-            with context():
-                lower(chip, function, *chip.placed(shapes))  # traced, and kept by the jitted function
-                cycles.append(estimate(chip, function, *chip.placed(shapes)).cycles)
-        else:
+        with context():
+            lower(chip, function, *chip.placed(shapes))  # traced, and kept by the jitted function
             cycles.append(estimate(chip, function, *chip.placed(shapes)).cycles)
-    assert cycles[1] == pytest.approx(cycles[0], rel=0.05)
+    assert least * cycles[0] <= cycles[1] <= most * cycles[0]

@@ -21,7 +21,7 @@ def accelerator_forms(platform: str = "tpu") -> Iterator[None]:
 
     with (
         mock.patch.object(plan_choice, "place_on", place_on),
-        mock.patch.object(platform_forms, "lax", Elsewhere),
+        mock.patch.object(platform_forms, "lax", Elsewhere(platform)),
     ):
         yield
 
@@ -29,7 +29,9 @@ def accelerator_forms(platform: str = "tpu") -> Iterator[None]:
 class Elsewhere:
     """In the place of ``jax.lax``: a platform that is no CPU."""
 
-    @staticmethod
-    def platform_dependent(*arrays, cpu, default):
-        """The form of other platforms."""
-        return default(*arrays)
+    def __init__(self, platform: str):
+        self.platform = platform
+
+    def platform_dependent(self, *arrays, default, **forms):
+        """The form of this platform."""
+        return forms.get(self.platform, default)(*arrays)

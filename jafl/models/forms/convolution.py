@@ -40,6 +40,9 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 # long for EMNIST's CNN.
 PER_CLIENT_KERNELS = "grouped"
 
+# In which convolutions are traced: ``pooled_chains`` finds them by it.
+SCOPE = "quick_convolution"
+
 _PLAIN = ("NHWC", "HWIO", "NHWC")
 # Of how many bfloat16 numbers a TPU makes each number, by precision; n of them take n (n + 1) / 2 convolutions.
 _BFLOAT16_PARTS = {"float32": 3, "highest": 3, "tensorfloat32": 2, "high": 2}
@@ -86,7 +89,8 @@ def convolution(
         (x.shape[1:3], pads),
         f"at least {kernel.shape[:2]}, the kernel's",
     )
-    return convolve(x, kernel, steps, pads)
+    with jax.named_scope(SCOPE):
+        return convolve(x, kernel, steps, pads)
 
 
 class Conv(nn.Module):

@@ -21,6 +21,9 @@ from jafl.base.platform_forms import by_platform
 # Windows of more elements than this stay in XLA's form.
 MOST_SLICES = 64
 
+# In which pools are traced: ``pooled_chains`` finds them by it.
+SCOPE = "quick_max_pool"
+
 Pads = tuple[tuple[int, int], ...]
 
 
@@ -73,7 +76,8 @@ def max_pool(
     first = x.ndim - 1 - axes
     whole = (1,) * first + sizes + (1,), (1,) * first + listed + (1,)
     pads = ((0, 0),) * first + _pads(padding, x.shape[first:-1], sizes, listed) + ((0, 0),)
-    return windowed_maximum(x, *whole, pads)
+    with jax.named_scope(SCOPE):
+        return windowed_maximum(x, *whole, pads)
 
 
 def _pads(padding: str | Sequence[tuple[int, int]], space: Sequence[int], sizes: tuple, steps: tuple) -> Pads:

@@ -2,13 +2,14 @@
 
 XLA's CPU compiler is slow with the gradients of both inside a loop, where the engine trains (see ``convolution``).
 So a model's own code is traced, and what it computes is repeated operation by operation, a convolution as
-``general_convolution`` and a windowed maximum as ``pooling.windowed_maximum``. It does not matter which library the
-code was written with. A function without such operations is called as it is.
+``general_convolution`` and a windowed maximum as ``pooling.windowed_maximum``. A convolution with nothing but a bias,
+ReLU and a pool behind it becomes ``pooled_convolution``, which is quick on a TPU. It does not matter which library
+the code was written with. A function without such operations is called as it is.
 """
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,9 +20,10 @@ from jax import lax
 from jafl.base.jaxpr_dependence import inner_programs, scan_operands
 from jafl.models.forms.convolution import precision_here
 from jafl.models.forms.general_convolution import Geometry, general_convolution
+from jafl.models.forms.pooled_chains import CONVOLUTION, MAXIMUM, Chain, chains
+from jafl.models.forms.pooled_convolution import pooled_convolution
 from jafl.models.forms.pooling import MOST_SLICES, windowed_maximum
 
-CONVOLUTION, MAXIMUM = "conv_general_dilated", "reduce_window_max"
 # Operations that run one other program, with the same operands and results.
 _CALLS = ("jit", "pjit", "closed_call", "core_call")
 # Those whose program has a derivative of its own, which stays as it is.
@@ -59,15 +61,39 @@ def in_quick_forms(traced: Callable[..., Any], function: Callable[..., Any], *ar
 def _evaluated(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
-
-    def of(variable: Any) -> Any:
-        return variable.val if hasattr(variable, "val") else values[variable]
-
+    pooled = {id(equation): chain for chain in chains(jaxpr, _is_quick) for equation in chain.equations}
     for equation in jaxpr.eqns:
-        operands = [of(variable) for variable in equation.invars]
-        with _named(equation):
-            values.update(zip(equation.outvars, _results(equation, operands), strict=True))
-    return [of(variable) for variable in jaxpr.outvars]
+        chain = pooled.get(id(equation))
+        if chain is None:
+            _run(equation, values)
+        elif equation is chain.equations[-1]:
+            values[equation.outvars[0]] = _pooled(chain, [_value(v, values) for v in chain.inputs])
+    return [_value(variable, values) for variable in jaxpr.outvars]
+
+
+def _value(variable: Any, values: Mapping[Any, Any]) -> Any:
+    return variable.val if hasattr(variable, "val") else values[variable]
+
+
+def _run(equation: Any, values: dict[Any, Any]) -> None:
+    """Adds the results of an equation to the values of variables."""
+    operands = [_value(variable, values) for variable in equation.invars]
+    with _named(equation):
+        values.update(zip(equation.outvars, _results(equation, operands), strict=True))
+
+
+def _pooled(chain: Chain, inputs: list[Any]) -> jax.Array:
+    """The result of a convolution, what follows it, and a pool."""
+
+    def as_written(*inputs: Any) -> jax.Array:
+        values = dict(zip(chain.inputs, inputs, strict=True))
+        for equation in chain.equations:
+            _run(equation, values)
+        result: jax.Array = values[chain.equations[-1].outvars[0]]
+        return result
+
+    with _named(chain.equations[-1]), _precision(chain.plain.params["precision"]):
+        return pooled_convolution(as_written, inputs, chain.what, chain.operands, chain.result)
 
 
 @contextlib.contextmanager
@@ -157,9 +183,20 @@ def _by_platform(params: Any) -> bool:
     return params.get("branches_platforms") is not None
 
 
+def _is_quick(equation: Any, name: str) -> bool:
+    """Whether an operation of this name has a quick form."""
+    return not (_why_not_convolution if name == CONVOLUTION else _why_not_maximum)(equation)
+
+
 def _has_some(program: Any) -> bool:
-    """Whether a program has a convolution or a windowed maximum, outside of those with derivatives of their own."""
-    for equation in getattr(program, "jaxpr", program).eqns:
+    """Whether a program has a convolution or a windowed maximum, outside of those with derivatives of their own.
+
+    jafl's own are quick already, and count where both become one operation.
+    """
+    jaxpr = getattr(program, "jaxpr", program)
+    if chains(jaxpr, _is_quick):
+        return True
+    for equation in jaxpr.eqns:
         if equation.primitive.name in (CONVOLUTION, MAXIMUM):
             return True
         if equation.primitive.name not in _OWN_DERIVATIVES and any(
