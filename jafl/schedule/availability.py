@@ -10,6 +10,7 @@ import numpy as np
 
 from jafl.base.errors import is_number, real_number, require
 from jafl.base.given_arrays import as_array
+from jafl.schedule.delay import LONGEST
 from jafl.schedule.draws import PRESENCE, keyed_uniform
 
 # A day must be longer than this share of the time that has passed, or floating point cannot tell where it ends.
@@ -67,7 +68,7 @@ class diurnal(Availability):  # noqa: N801  (laws read as functions)
     _begins: list[float] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require("day_length", self.day_length, lambda value: 0 < value < math.inf, "a finite number above 0")
+        _require_length("day_length", self.day_length)
         _require("share", self.share, lambda value: 0 < value <= 1, "above 0 and at most 1")
         _require("spread", self.spread, lambda value: 0 <= value <= 1, "at least 0 and at most 1")
 
@@ -140,7 +141,7 @@ class on_and_off(Availability):  # noqa: N801
 
     def __post_init__(self) -> None:
         for name in ("mean_on", "mean_off"):
-            _require(name, getattr(self, name), lambda value: 0 < value < math.inf, "a finite number above 0")
+            _require_length(name, getattr(self, name))
 
     def prepare(self, num_clients: int, seed: int) -> "on_and_off":
         """A copy that draws windows as time goes on, keyed by client and number."""
@@ -210,9 +211,7 @@ class windows(Availability):  # noqa: N801
         """A copy with the windows of each client; SettingError for other clients, or impossible windows."""
         offsets, start, end = map(self._column, ("offsets", "start", "end"))
         if self.period is not None:
-            _require(
-                "period", self.period, lambda value: 0 < value < math.inf, "a finite number above 0, or None"
-            )
+            _require_length("period", self.period)
         require(
             len(offsets) == num_clients + 1,
             "the number of clients of the availability",
@@ -344,6 +343,12 @@ AVAILABILITIES = {law.__name__: law for law in (always, diurnal, on_and_off, win
 
 def _require(name: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
     real_number(f"the availability's {name}", value, fits, allowed)
+
+
+def _require_length(name: str, value: Any) -> None:
+    """Refuses a length of time that is none, or by which no clock goes on."""
+    allowed = f"a finite number above 0, from {1 / LONGEST:g} to {LONGEST:g}"
+    _require(name, value, lambda length: 1 / LONGEST <= length <= LONGEST, allowed)
 
 
 def _moment(name: str, client: int, time: float, moment: Any) -> float:

@@ -22,6 +22,10 @@ from jafl.schedule.protocol import WAITS, Protocol, World
 from jafl.schedule.starvation import CANCELLED, FAILED, LEFT, OUTDATED, TOO_STALE, UNNOTICED, WENT_AWAY
 from jafl.schedule.step_predicates import HarmonicMean, RoundsOfSingleSteps
 
+# So many trips, and some for each client, may end without a step, before a run is refused.
+MOST_TRIPS, MOST_TRIPS_OF_A_LONG_WAIT = 10_000, 1_000_000
+# So many questions, and some for each client, may find nobody there to start.
+MOST_QUESTIONS = 300_000
 RELEASED_BY_STEP = ("not_twice_in_a_buffer", "after_step")
 CLIENT = operator.itemgetter(1)  # of a trip
 
@@ -54,6 +58,7 @@ class EventState:
         self.stops_stale = protocol.too_stale == "cancel"
         self.start_times = protocol.start_times() if protocol.start_times else None
         self.next_start = next(self.start_times) if self.start_times else math.inf
+        self.starts_in_vain = 0.0  # about so many found nobody idle
 
         # Clients: each is idle, held, asleep, kept back by the limits, or under way, until it leaves for ever.
         shares = protocol.selection_shares
@@ -102,8 +107,11 @@ class EventState:
         self.stepped = False  # at this instant
         self.ended: list[int] = []  # clients whose trip has ended at this instant
         self.ended_since_step = 0
-        # A step that needs every client waits for many trips of fast ones.
-        self.patience = (1_000_000 if self.predicate else 10_000) + 100 * (clients + protocol.buffer_size)
+        # A step that needs every client, or the clock, waits for many trips of fast ones.
+        most = MOST_TRIPS_OF_A_LONG_WAIT if self.predicate or self.step_every else MOST_TRIPS
+        self.patience = most + 100 * (clients + protocol.buffer_size)
+        self.questions = 0  # one after the other, to clients that might start and were not there
+        self.patience_with_questions = MOST_QUESTIONS + 100 * clients
         # Set by ``run``; plain: nothing can happen but that trips arrive and are replaced.
         self.last_version = self.most_trips = math.inf
         self.plain = False

@@ -21,6 +21,7 @@ from jafl.schedule.protocol import Protocol, World
 from jafl.schedule.starvation import Standstill
 
 MOST_EMPTY_STEPS = 1_000_000  # one after the other, before a run by the clock is refused
+MOST_STARTS = 10**8  # of open arrivals that find nobody idle: seconds
 
 
 def events_within(world: World, protocol: Protocol, client_trips: int) -> EventSchedule:
@@ -67,6 +68,8 @@ class Events(EventState):
         if not self.plain:
             if self.predicate or self.step_every:
                 self._check_hope()
+            if self.start_times and not self.picker.idle:
+                self._leave_out_starts(min(moment, self.leave_at, self.flush_at, self._next_waking()))
             wakes = self._next_waking() if self.free_places else math.inf
             noticed = self.unnoticed[0][0] if self.unnoticed else math.inf
             moment = min(moment, self.leave_at, self.flush_at, wakes, noticed, self.next_start)
@@ -125,7 +128,11 @@ class Events(EventState):
     def _check_progress(self) -> None:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
         if self.ended_since_step > self.patience and self.version < self.last_version:
+            allowed = f"smaller: {self.ended_since_step:,} trips ended before server step {self.version:,}"
+            require(not self.step_every, "step_every", self.step_every, allowed)
             self._starve(busy=True)
+        if self.questions > self.patience_with_questions:
+            self._starve(questions=self.questions)
         if self.empty_steps >= MOST_EMPTY_STEPS:
             allowed = f"larger: no trip arrived in {self.empty_steps:,} server steps, one after the other"
             require(False, "step_every", self.step_every, allowed)
@@ -247,10 +254,24 @@ class Events(EventState):
             (client,) = self.picker.draw(1)
             wakes = availability.next_available(client, self.now)
             if wakes > self.now:
+                self.questions += 1
                 heapq.heappush(asleep, (wakes, client))
             else:
+                self.questions = 0
                 picked.append(client)
         return sorted(picked)
+
+    def _leave_out_starts(self, before: float) -> None:
+        """Open arrivals: passes over the starts ``before`` a moment, until which nobody will be idle."""
+        assert self.start_times and self.protocol.start_rate
+        if before == math.inf or before <= self.next_start:
+            return
+        rate = self.protocol.start_rate
+        self.starts_in_vain += (before - self.next_start) * rate
+        most = MOST_STARTS / self.starts_in_vain * rate
+        allowed = f"at most about {most:.1g}: {self.starts_in_vain:.0e} starts by time {before:.3g} find nobody idle"
+        require(self.starts_in_vain <= MOST_STARTS, "start_rate", rate, allowed)
+        self.next_start = next(start for start in self.start_times if start >= before)
 
     def _count_starts(self) -> None:
         """Open arrivals: as many places as starts that are due; refuses a run in which nobody can ever start."""
@@ -288,10 +309,11 @@ class Events(EventState):
             if not rest and self._next_waking() == math.inf:
                 self._starve()
 
-    def _starve(self, *, busy: bool = False, unheard: Sequence[int] = ()) -> NoReturn:
+    def _starve(self, *, busy: bool = False, unheard: Sequence[int] = (), questions: int = 0) -> NoReturn:
         """Refuses a schedule that cannot reach its last step.
 
-        busy: although trips go on ending; unheard: the clients for whose trips the next step waits in vain.
+        busy: although trips go on ending; unheard: the clients for whose trips the next step waits in vain;
+        questions: so many were asked in vain whether clients are there.
         """
         raise Standstill(
             time=self.now,
@@ -310,6 +332,7 @@ class Events(EventState):
             ended=self.ended_since_step,
             thrown_away=self.thrown_away,
             unheard=unheard,
+            questions=questions,
         ).refusal(busy=busy)
 
     def _schedule(self) -> EventSchedule:

@@ -20,11 +20,9 @@ from jafl.schedule.delay import LONGEST, Delay
 from jafl.schedule.draws import SELECTION, STARTS, generator
 from jafl.schedule.dropout import Dropout
 from jafl.schedule.durations import draw_durations, on_a_clock_that_moves
-from jafl.schedule.events import Events, events_within
+from jafl.schedule.events import MOST_STARTS, Events, events_within
 from jafl.schedule.limits import check_limits
 from jafl.schedule.protocol import Protocol, World
-
-MOST_STARTS = 10**8  # that are drawn for one schedule: minutes
 
 
 @described
@@ -106,7 +104,7 @@ def open_arrivals(
     choose("starts", starts, {"poisson": None, "constant": None})
     choose("restart", restart, {"at_once": None, "not_twice_in_a_buffer": None})
     steps = steps_within(server_steps, client_trips, trips_per_step=buffer_size, setting="buffer_size")
-    _check_rate(start_rate, num_clients, law, steps * buffer_size, exclude_busy, seed)
+    under_way = _check_rate(start_rate, num_clients, law, steps * buffer_size, exclude_busy, seed)
     gaps = _gaps(start_rate, starts, seed)
     if not exclude_busy:
         options = {"dropout": dropout, "failure_rate": failure_rate, "availability": presence}
@@ -114,7 +112,7 @@ def open_arrivals(
         for name, value in options.items():
             require(not value, name, value, "left out where exclude_busy is False")
         require(restart == "at_once", "restart", restart, "'at_once' where exclude_busy is False")
-        schedule = _with_replacement(num_clients, gaps, buffer_size, law, steps, seed)
+        schedule = _with_replacement(num_clients, gaps, buffer_size, law, steps, seed, start_rate, under_way)
         return on_a_clock_that_moves(schedule, law, seed)
     world = World(num_clients, law, dropout, failure_rate, presence, seed)
     protocol = Protocol(
@@ -123,6 +121,7 @@ def open_arrivals(
         restart,
         most_trips=most_trips,
         smallest_gap=smallest_gap,
+        start_rate=start_rate,
         start_times=lambda: itertools.accumulate(itertools.chain.from_iterable(gaps())),
     )
     if client_trips is None or not (dropout or failure_rate or presence):
@@ -151,8 +150,8 @@ def _start_rate(concurrency: float | None, law: Delay) -> float:
 
 def _check_rate(
     rate: float, num_clients: int, delay: Delay, trips: int, exclude_busy: bool, seed: int
-) -> None:
-    """Refuses a rate at which more starts than can be drawn find nobody idle, or are under way at once."""
+) -> float:
+    """How many would be under way; refuses a rate at which too many are, or too many starts find nobody idle."""
     clients = np.arange(min(num_clients, 1000))
     mean = float(np.mean(draw_durations(delay, seed, clients, np.zeros_like(clients))))
     under_way = rate * mean  # as many as there would be if nobody were busy
@@ -162,6 +161,7 @@ def _check_rate(
         remedy = "A lower rate keeps all clients busy, too." if exclude_busy else ""
         allowed = f"at most about {most:.1g}, for trips last about {mean:.3g} and {starts:.0e} starts would be drawn"
         require(False, "start_rate", rate, allowed, remedy)
+    return under_way
 
 
 def _gaps(rate: float, starts: str, seed: int) -> Callable[[], Iterator[list[float]]]:
@@ -183,10 +183,16 @@ def _with_replacement(
     delay: Delay,
     steps: int,
     seed: int,
+    start_rate: float,
+    on_average: float,
 ) -> EventSchedule:
     """The schedule in one piece, without the event loop: no start depends on who is under way."""
     trips = steps * buffer_size
-    client, trip, start, end = _starts_with_replacement(num_clients, gaps, trips, delay, seed)
+    # Some multiple of what is needed on average, lest a law whose later trips are longer go on for ever.
+    most = 8 * (trips + on_average) + 10**6
+    client, trip, start, end = _starts_with_replacement(
+        num_clients, gaps, delay, seed, trips, most, start_rate
+    )
     # A trip that takes no time ends after those that end at its start.
     order = np.lexsort((trip, client, end == start, end))[:trips]
     step = np.repeat(np.arange(steps, dtype=np.int32), buffer_size)
@@ -215,9 +221,18 @@ def _with_replacement(
 
 
 def _starts_with_replacement(
-    num_clients: int, gaps: Callable[[], Iterator[list[float]]], trips: int, delay: Delay, seed: int
+    num_clients: int,
+    gaps: Callable[[], Iterator[list[float]]],
+    delay: Delay,
+    seed: int,
+    trips: int,
+    most: float,
+    start_rate: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(client, trip, start time, end time), [S] each: so many starts that ``trips`` trips end before the last one."""
+    """(client, trip, start time, end time), [S] each: so many starts that ``trips`` trips end before the last one.
+
+    Raises SettingError where ``most`` starts are too few.
+    """
     random = generator(seed, SELECTION)
     all_gaps = itertools.chain.from_iterable(gaps())
     start, client = np.empty(0), np.empty(0, np.int32)
@@ -229,6 +244,9 @@ def _starts_with_replacement(
         client = np.concatenate([client, random.integers(0, num_clients, len(more), dtype=np.int32)])
         trip = earlier_occurrences(client)
         end = start + draw_durations(delay, seed, client, trip)
-        if np.sum(end < last) >= trips:
+        ended = int(np.sum(end < last))
+        if ended >= trips:
             return client, trip, start, end
         needed = len(start)
+        allowed = f"lower: of {needed:,} trips {ended:,} have ended, and {trips:,} are to be applied"
+        require(needed < most, "start_rate", start_rate, allowed)

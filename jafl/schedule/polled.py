@@ -127,7 +127,8 @@ def _local_steps(
     if wrong.size:
         require(False, f"the delay of client {client[wrong[0]]}, trip {trip[wrong[0]]}", 0.0, "above 0")
     # Rounded first: a quotient that is 3 but for rounding is 3.
-    fits = np.floor(np.round((seconds - before) / each, 9))
+    with np.errstate(over="ignore"):  # infinitely many are cut to the most
+        fits = np.floor(np.round((seconds - before) / each, 9))
     steps = np.clip(fits, 0, most).astype(np.int32)
     remedy = "Nobody makes a local step before its poll: raise interval, or shorten the delay."
     require(steps.any(), "interval", float(seconds.min()), "the time of a local step at least", remedy)

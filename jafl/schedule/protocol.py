@@ -47,4 +47,5 @@ class Protocol:
     step_when: str = "buffer_full"
     step_every: float | None = None
     dynamic_local_steps: int | None = None  # the fewest, where clients' speeds decide
+    start_rate: float | None = None  # of open arrivals
     start_times: Callable[[], Iterator[float]] | None = None  # of open arrivals, which have no places

@@ -46,11 +46,17 @@ class Standstill:
     ended: int  # trips since the last step
     thrown_away: Mapping[str, int]  # {reason: trips since the last step}
     unheard: Sequence[int] = ()  # clients that the next step waits for, and that never come
+    questions: int = 0  # to clients, one after the other, none of whom was there when it might have started
 
     def refusal(self, *, busy: bool) -> SettingError:
         """The error that says so; ``busy``: trips go on ending, but lead to no step."""
         if self.unheard:
             reason, remedies = self._unheard()
+        elif self.questions:
+            reason = (
+                f"{self.questions:,} times in a row no client was there when it was to start (availability)"
+            )
+            remedies = ["let clients be there for longer"]
         elif busy:
             reason, remedies = self._without_effect()
         elif self.protocol.start_times is None and not self.free_places:
@@ -132,7 +138,13 @@ class Standstill:
         """(reason, what can be done) where trips end on and on, and no step follows."""
         parts = [f"{count:,} {reason}" for reason, count in self.thrown_away.items()]
         remedies = [REMEDIES[reason] for reason in self.thrown_away if reason in REMEDIES]
-        if self.in_buffer >= self.needed:  # or the server would step
+        step_when = self.protocol.step_when
+        if step_when != "buffer_full":
+            parts.append(
+                f"{self.in_buffer:,} wait in the buffer for those of slower clients (step_when={step_when!r})"
+            )
+            remedies = ["take step_when='buffer_full'", *remedies]
+        elif self.in_buffer >= self.needed:  # or the server would step
             parts.append(
                 f"{self.in_buffer:,} wait in the buffer, since a step would make a trip under way too stale"
             )

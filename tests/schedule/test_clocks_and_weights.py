@@ -5,7 +5,17 @@ import pytest
 from refusals import refuses
 
 import jafl
-from jafl.schedule import asynchronous, compass, delays, drawn_staleness, polled, queued, synchronous, tiered
+from jafl.schedule import (
+    asynchronous,
+    compass,
+    delays,
+    drawn_staleness,
+    event_state,
+    polled,
+    queued,
+    synchronous,
+    tiered,
+)
 from jafl.schedule.open_arrivals import open_arrivals
 
 ONE = delays.constant(1.0)
@@ -92,6 +102,89 @@ def test_a_clock_in_nanoseconds_of_the_era_is_refused(protocol):
 def test_a_clock_that_no_wait_changes_is_refused(setting, make):
     with refuses(f"{setting} is 1.0, but must be at least", "to change a clock"):
         make()
+
+
+FAR = jafl.availability.windows(range(5), [1e18] * 4, [2e18] * 4)
+LATER = delays.from_function(lambda client, trip: 1e18 if trip else 1.0)
+
+
+@pytest.mark.parametrize(
+    "world", [{"availability": FAR}, {"availability": FAR, "starts": "constant"}, {"delay": LATER}]
+)
+def test_starts_that_find_nobody_idle_for_too_long_are_refused(world):
+    with refuses("start_rate is 1.0, but must be at most about 1e-10", "1e+18 starts by time 1e+18"):
+        open_arrivals(start_rate=1.0, **{"delay": ONE} | FOUR | world)
+
+
+def test_starts_with_replacement_whose_trips_do_not_end_are_refused():
+    with refuses("start_rate is 1.0, but must be lower: of 1,", "4 have ended, and 8 are to be applied"):
+        open_arrivals(start_rate=1.0, exclude_busy=False, delay=LATER, **FOUR)
+
+
+def test_starts_that_find_nobody_idle_are_passed_over_in_no_other_order():
+    """As many as find nobody for a while: the schedule is the one in which the clients are there from then on."""
+    late = jafl.availability.windows(range(5), [1e5] * 4, [1e9] * 4)
+    made = open_arrivals(start_rate=1.0, availability=late, delay=ONE, **FOUR)
+    assert 1e5 < made.download_time[0] < 1e5 + 10 and made.step_time[-1] < 1e5 + 100
+
+
+VANISHING = jafl.availability.windows(
+    range(5), [0.0] * 4, [1e-18] * 4, 1.0
+)  # on later days its ends are one moment
+NEVER_THERE = jafl.availability.from_functions(lambda client, time: time + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "law"),
+    [
+        ("asynchronous", VANISHING),
+        ("asynchronous", NEVER_THERE),
+        ("asynchronous", jafl.availability.on_and_off(1.0, 1e18)),
+        ("open", VANISHING),
+        ("open", NEVER_THERE),
+    ],
+)
+def test_clients_that_are_never_there_when_they_may_start_end_a_run(protocol, law, monkeypatch):
+    monkeypatch.setattr(event_state, "MOST_QUESTIONS", 1000)
+    with refuses("times in a row no client was there when it was to start (availability)"):
+        PROTOCOLS[protocol](delay=ONE, availability=law)
+
+
+def test_too_many_trips_between_two_steps_of_the_clock_are_refused(monkeypatch):
+    def make(duration):
+        return asynchronous(concurrency=2, step_every=1.0, delay=delays.constant(duration), **FOUR)
+
+    assert len(make(1e-4).client) == 8 * 20_000  # more than other steps may wait for
+    monkeypatch.setattr(event_state, "MOST_TRIPS_OF_A_LONG_WAIT", 1000)
+    with refuses("step_every is 1.0, but must be smaller:", "trips ended before server step 0"):
+        make(1e-300)
+
+
+@pytest.mark.parametrize("step_when", ["harmonic_mean", "each_client_once_a_round"])
+def test_a_step_that_waits_for_clients_too_slow_says_so(step_when, monkeypatch):
+    monkeypatch.setattr(event_state, "MOST_TRIPS_OF_A_LONG_WAIT", 1000)
+    law = delays.from_function(lambda client, trip: 1e-9 if client else 1.0)
+    with refuses(
+        "wait in the buffer for those of slower clients", f"step_when={step_when!r}", "'buffer_full'"
+    ):
+        asynchronous(concurrency=4, step_when=step_when, delay=law, **FOUR)
+
+
+@pytest.mark.parametrize("length", [5e-324, 1e-101, 1e101])
+@pytest.mark.parametrize(
+    "law",
+    {
+        "day_length": jafl.availability.diurnal,
+        "mean_on": jafl.availability.on_and_off,
+        "mean_off": lambda value: jafl.availability.on_and_off(1.0, value),
+        "period": lambda value: jafl.availability.windows([0, 0], [], [], value).prepare(1, 0),
+    }.items(),
+    ids=str,
+)
+def test_lengths_of_presence_are_within_what_a_clock_can_show(law, length):
+    name, make = law
+    with refuses(f"the availability's {name} is {length}", "from 1e-100 to 1e+100"):
+        make(length)
 
 
 def test_trips_that_take_no_time_move_no_clock_and_may():
