@@ -29,7 +29,8 @@ def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -
       The rule, as a specification, for ``jafl.simulate``.
 
     Raises:
-      SettingError: for numbers that are not above 0, or not one for each client, when the run starts.
+      SettingError: for numbers that are not above 0, or not one for each client, or of which one is so small that the
+        weight of a trip exceeds the device's numbers, when the run starts.
     """
 
     def weights(schedule: EventSchedule) -> np.ndarray:

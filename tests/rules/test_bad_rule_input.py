@@ -53,6 +53,26 @@ CACHED = {
 }
 
 
+def test_weights_beyond_the_numbers_of_the_device_are_told_and_not_trained_with():
+    far_apart = rules.generalized_async_sgd(routing=[1e30] * (CLIENTS - 1) + [1e-30])
+    said = (
+        "the rule's 'weight' of trip 0 of client 5 is 8.33",
+        "but must be finite in float32",
+        "such as routing",
+    )
+    assert_refused(far_apart, make_schedule(), *said)
+    own = rules.asgd().build()
+
+    def column(value):
+        return {"unread": np.full((12, 2), value)}
+
+    changed = own._replace(columns=lambda schedule: {**own.columns(schedule), **column(-1e39)})
+    assert_refused(changed, make_schedule(), "the rule's 'unread' of trip 0 of client", "is -1e[+]39")
+    # What a rule itself calls infinite is no number that was lost.
+    infinite = own._replace(columns=lambda schedule: {**own.columns(schedule), **column(np.inf)})
+    jafl.simulate(*experiment(infinite, make_schedule()), jax.random.key(1))
+
+
 def test_steps_of_other_sizes_are_told_with_what_makes_them():
     """Nobody asked for the buffer size that one of the steps happens to have."""
     one = "must be 1, the only number of trips per server step"

@@ -238,7 +238,22 @@ def _columns(schedule: EventSchedule, rule: Rule) -> dict[str, np.ndarray]:
             rows,
             f"the schedule's number of trips, {schedule.num_trips}",
         )
+        _check_held_column(schedule, name, column)
     return columns
+
+
+def _check_held_column(schedule: EventSchedule, name: str, column: np.ndarray) -> None:
+    """Refuses numbers of a rule's column that are infinite only in the type in which the device holds them."""
+    if column.dtype.kind != "f":
+        return
+    held = jax.dtypes.canonicalize_dtype(column.dtype)
+    with np.errstate(over="ignore"):  # the overflow is what is looked for
+        lost = np.isfinite(column) & ~np.isfinite(column.astype(held))
+    for trip, *place in np.argwhere(lost)[:1]:
+        where = f"the rule's {name!r} of trip {schedule.trip[trip]} of client {schedule.client[trip]}"
+        allowed = f"finite in {held}, in which the device computes"
+        remedy = "It follows from the rule's arguments, such as routing, and from the schedule."
+        require(False, where, float(column[trip, *place]), allowed, remedy)
 
 
 def padded(column: np.ndarray) -> np.ndarray:
