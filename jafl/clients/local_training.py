@@ -22,7 +22,7 @@ from jafl.clients.minibatch_gradients import (
     sum_and_gradient,
     take_rows,
 )
-from jafl.clients.optimizer_checks import check_client_optimizer
+from jafl.clients.optimizer_checks import check_client_optimizer, warn_of_schedule
 from jafl.clients.records import SCHEDULED, ClientData, ClientResult, zeros_like_model
 from jafl.models import Model
 from jafl.models.model import safe_mean
@@ -215,6 +215,8 @@ class LocalTraining:
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
         steps = np.unique(np.zeros_like(per_epoch) + self.steps(np.maximum(per_epoch, 1), local_steps))
         check_client_optimizer(self.optimizer, params, steps)
+        if not self.keeps_optimizer:
+            warn_of_schedule(self.optimizer, params, steps)
 
     def minibatches(self, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> np.ndarray:
         """[N] for clients with so many examples [N]; see ``ClientWork.minibatches``."""

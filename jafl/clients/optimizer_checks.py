@@ -18,6 +18,8 @@ _GATHERED = {
     optax.MultiStepsState: "mini_step",
     optax.ApplyEvery: "count",
 }
+# Of optax: what counts the steps of a schedule, by the name of its type.
+_SCHEDULED = ("ScaleByScheduleState", "WrappedScheduleState")
 
 
 def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) -> None:
@@ -53,6 +55,24 @@ def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) ->
             f"one after which nothing is left of {kind}; here {left} of them would be lost at the end of the trip",
             "Take local_steps that are a multiple of its period (local_epochs gives clients of unequal sizes unequal "
             "numbers of steps), or a larger batch_size in its place.",
+        )
+
+
+def warn_of_schedule(optimizer: Any, params: Params, steps: np.ndarray) -> None:
+    """Warns where an optimizer whose state is new at each trip holds a schedule that is longer than all trips.
+
+    Args:
+      optimizer: an optax transformation that can make a step.
+      params: [*P] the model, or its shapes.
+      steps: [D] the numbers of local steps that trips have.
+    """
+    longest = int(np.max(steps, initial=0))
+    if longest and _goes_on_after(optimizer, params, longest):
+        warnings.warn(
+            "The schedule in the optimizer begins anew at each trip and counts its local steps, of which trips have "
+            f"at most {longest}: it gets no further. For a rate that follows the server steps give the schedule as "
+            "learning_rate, without an optimizer; keep_optimizer_state=True counts on from trip to trip.",
+            stacklevel=2,
         )
 
 
@@ -130,12 +150,43 @@ def _records(state: ArrayTree, kinds: tuple[type, ...]) -> list[Any]:
     return [leaf for leaf in leaves if isinstance(leaf, kinds)]
 
 
+def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
+    """Whether a schedule in the optimizer makes other updates after so many steps than in the last of them."""
+
+    def is_schedule(part: Any) -> bool:
+        return type(part).__name__ in _SCHEDULED
+
+    small = _of_one_entry(params)
+    if not any(map(is_schedule, jax.tree.leaves(jax.eval_shape(optimizer.init, small), is_leaf=is_schedule))):
+        return False
+    state = optimizer.init(small)
+
+    @jax.jit
+    @jax.vmap
+    def update(count: jax.Array) -> ArrayTree:
+        def counted(part: Any) -> Any:
+            return part._replace(count=count) if is_schedule(part) else part
+
+        updates: ArrayTree = optimizer.update(
+            small, jax.tree.map(counted, state, is_leaf=is_schedule), small
+        )[0]
+        return updates
+
+    later = jax.tree.leaves(update(steps - 1 + np.append(0, 2 ** np.arange(20, dtype=np.int32))))
+    return any(not np.allclose(rows, rows[:1], rtol=1e-6, atol=0) for rows in map(np.asarray, later))
+
+
+def _of_one_entry(params: Params) -> Params:
+    """A model like ``params``, of one entry an array."""
+    return jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), leaf.dtype), params)
+
+
 def _gathered(optimizer: Any, params: Params, steps: Iterable[int]) -> list[tuple[int, str, int]]:
     """(steps, what gathers, how many it holds) of each number of steps after which something is left.
 
     The optimizer makes the steps on a model of one entry an array: what it counts does not depend on gradients.
     """
-    small = jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), leaf.dtype), params)
+    small = _of_one_entry(params)
     kinds = tuple(_GATHERED)
     if not _records(jax.eval_shape(optimizer.init, small), kinds):
         return []

@@ -54,7 +54,8 @@ def client_work(
         ``specify(optax.cosine_decay_schedule, 0.1, 500)``: then another rate is the same program. Exactly one of
         this and ``optimizer``.
       optimizer: an optax optimizer, best as ``specify(optax.adam, learning_rate=0.01)``. Its state is new at each
-        trip, so that a schedule in it counts the local steps of a trip. Random keys in its state, as those of
+        trip, so that a schedule in it counts the local steps of a trip, and always begins at its first rate: a run
+        warns of one that is longer than its trips. Random keys in its state, as those of
         ``optax.noisy_sgd``, are folded with the trip's random words: so each trip draws numbers of its own, which
         depend on (key of the run, client, trip) alone.
       local_steps: minibatch steps per trip (Q), going on to a fresh shuffle when an epoch ends. At most one of this

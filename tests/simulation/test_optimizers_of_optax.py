@@ -65,6 +65,54 @@ def test_a_schedule_that_goes_below_0_within_the_run_is_refused(whose, specified
         check_states_of_optimizers(prepare(-0.1))
 
 
+LONG = optax.linear_schedule(0.1, 0.0, 100)
+SCHEDULED = {
+    "sgd": lambda schedule: optax.sgd(schedule),
+    "specified": lambda schedule: jafl.specify(optax.sgd, learning_rate=schedule),
+    "momentum": lambda schedule: optax.sgd(schedule, momentum=0.9),
+    "clipped Adam": lambda schedule: optax.chain(optax.clip(1.0), optax.adamw(schedule)),
+    "injected": lambda schedule: optax.inject_hyperparams(optax.sgd)(learning_rate=schedule),
+}
+
+
+def with_schedule(rate_or_optimizer, **options):
+    work = jafl.client_work(MODEL, **rate_or_optimizer, **options)
+    return Run(SCHEDULE, FEDERATION, work, jafl.rules.fedavg(), PARAMS, jax.random.key(0))
+
+
+def model_of(run):
+    return jafl.simulate(*run[:6]).params
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_that_a_schedule_in_a_clients_optimizer_begins_anew_at_each_trip_is_told(name):
+    run = with_schedule({"optimizer": SCHEDULED[name](LONG)}, local_steps=2)
+    with pytest.warns(
+        UserWarning, match="begins anew at each trip and counts its local steps.* at most 2: it gets no"
+    ):
+        check_states_of_optimizers(run)
+
+
+@pytest.mark.filterwarnings("ignore:The schedule in the optimizer begins anew")
+def test_of_a_schedule_that_begins_anew_nothing_is_left_but_its_first_rates():
+    first_two = optax.piecewise_interpolate_schedule("linear", 0.1, {1: 0.99})
+    long, short = (
+        with_schedule({"optimizer": optax.sgd(rates)}, local_steps=2) for rates in (LONG, first_two)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), model_of(long), model_of(short))
+
+
+@pytest.mark.filterwarnings("error")
+def test_of_a_schedule_that_ends_within_a_trip_or_goes_on_from_trip_to_trip_nothing_is_told():
+    within = optax.linear_schedule(0.1, 0.01, 3)  # its fourth rate is its last one
+    for make in SCHEDULED.values():
+        check_states_of_optimizers(with_schedule({"optimizer": make(within)}, local_steps=4))
+        check_states_of_optimizers(with_schedule({"optimizer": make(optax.constant_schedule(0.1))}))
+    kept = with_schedule({"optimizer": optax.sgd(LONG)}, keep_optimizer_state=True)
+    by_steps = with_schedule({"learning_rate": LONG})  # of one client, whose trips are the server steps
+    jax.tree.map(np.testing.assert_array_equal, model_of(kept), model_of(by_steps))
+
+
 def test_every_schedule_of_optax_is_tried():
     schedules = {name for name, value in vars(optax.schedules).items() if inspect.isfunction(value)}
     schedules -= {name for name in schedules if "inject" in name}
