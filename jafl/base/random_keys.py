@@ -28,6 +28,12 @@ OPTIONS_OF_RANDOM_NUMBERS = {"jax_threefry_partitionable": True, "jax_random_see
 DRAWS = ("random_bits", "random_gamma", "threefry2x32", "rng_bit_generator")
 
 
+def options_of_random_numbers() -> dict[str, Any]:
+    """{name: value} of JAX's options on which random numbers depend, of those that are not JAX's defaults."""
+    values = {name: getattr(jax.config, name) for name in OPTIONS_OF_RANDOM_NUMBERS}
+    return {name: value for name, value in values.items() if value != OPTIONS_OF_RANDOM_NUMBERS[name]}
+
+
 def is_key(leaf: Any) -> bool:
     """Whether an array holds random keys of the new kind."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -316,7 +316,7 @@ class Settings:
 FORMAT = 3
 NOT_SETTINGS = (
     *("format", "digests", "versions", "device", "command", "runs", "sweep", "label", "arms", "overrides"),
-    *("listed", "inputs"),
+    *("listed", "inputs", "jax_options"),
 )
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Settings)}

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jafl.base.contents import digest_of_held
-from jafl.base.random_keys import OPTIONS_OF_RANDOM_NUMBERS
+from jafl.base.random_keys import options_of_random_numbers
 from jafl.engine.plan.preparation import Preparation
 from jafl.engine.plan.run import Run
 from jafl.specifications import Specification, as_specification
@@ -38,12 +38,7 @@ def identify(preparations: Sequence[Preparation]) -> dict[str, Any]:
         "version of jax": jax.__version__,
         "device": f"{device.platform} ({device.device_kind})",
         "runs": len(preparations),
-        # Only where they are not JAX's defaults, likewise.
-        **{
-            name: value
-            for name, default in OPTIONS_OF_RANDOM_NUMBERS.items()
-            if (value := getattr(jax.config, name)) != default
-        },
+        **options_of_random_numbers(),
         **first,
         **differences,
     }

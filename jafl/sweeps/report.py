@@ -370,7 +370,10 @@ def _made_with(runs: Sequence[PastRun]) -> str:
         versions, device = run.config.get("versions"), run.config.get("device", "unknown")
         numbers = versions if isinstance(versions, Mapping) else {}
         jafl, jax, python = (numbers.get(name, "unknown") for name in ("jafl", "jax", "python"))
-        builds.add(f"jafl {jafl}, JAX {jax}, Python {python}, on {device}")
+        options = run.config.get("jax_options")
+        named = options if isinstance(options, Mapping) else {}
+        those = "".join(f" with {name}={value}" for name, value in named.items())
+        builds.add(f"jafl {jafl}, JAX {jax}{those}, Python {python}, on {device}")
     return (
         "Made with "
         + "; ".join(sorted(builds))

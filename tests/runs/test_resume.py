@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import pytest
 from command_line import ROOT, environment
 from in_process import assert_refused, command
@@ -178,6 +179,24 @@ def test_other_settings_are_refused_with_the_differences(stopped, tmp_path):
     assert "  learning_rate: was 0.3, is 0.7" in lines
     assert len(lines) == 4
     assert contents(stopped) == before
+
+
+def test_options_of_random_numbers_stand_in_the_files_of_a_run_and_no_other_goes_on_with_it(
+    stopped, tmp_path
+):
+    assert "jax_options" not in json.loads((stopped / "config.json").read_text())  # JAX's defaults
+    jax.config.update("jax_threefry_partitionable", False)
+    try:
+        quiet(SMALL, tmp_path / "run", trackers=[at_step(15, ctrl_c)])
+        with pytest.raises(
+            SettingError, match="jax_options: was None, is {'jax_threefry_partitionable': False}"
+        ):
+            quiet(SMALL, stopped, resume=True)
+    finally:
+        jax.config.update("jax_threefry_partitionable", True)
+    with pytest.raises(SettingError, match="jax_options: was {'jax_threefry_partitionable': False}, is None"):
+        quiet(SMALL, tmp_path / "run", resume=True)
+    Settings.from_file(str(tmp_path / "run" / "config.json"))  # they are no setting of the run
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from command_line import ROOT, environment
 from page import Page
 from quick_compilation import quick_compilation  # noqa: F401
 from run_again import at_step, ctrl_c, quiet
-from runs_by_hand import written_so
+from runs_by_hand import write_run, written_so
 
 from jafl.base.errors import SettingError
 from jafl.config.settings import Settings
@@ -152,3 +152,11 @@ def test_what_cannot_be_reported_is_refused(sweep, tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(SettingError, match="Did you mean 'fedbuff'"):
         write_report(sweep, baseline="fedbufff")
+
+
+def test_a_report_names_the_options_of_jax_that_decide_random_numbers(tmp_path):
+    write_run(tmp_path / "usual")
+    write_run(tmp_path / "other", config={"jax_options": {"jax_threefry_partitionable": False}})
+    usual, other = (write_report(tmp_path / name)[0].read_text() for name in ("usual", "other"))
+    assert "jafl 1, JAX 2, Python 3, on cpu" in usual
+    assert "jafl 1, JAX 2 with jax_threefry_partitionable=False, Python 3, on cpu" in other

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError
+from jafl.base.random_keys import options_of_random_numbers
 from jafl.config.experiment import Experiment
 from jafl.config.settings import DECIDE_NOTHING, FORMAT
 from jafl.data import Federation, Source
@@ -252,6 +253,7 @@ def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
         **settings,
         "versions": versions,
         "device": f"{device.platform} ({device.device_kind})",
+        **({"jax_options": options} if (options := options_of_random_numbers()) else {}),
         "command": list(command),
     }
 
