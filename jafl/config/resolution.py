@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl.base.errors import SettingError, choose, refusal, require, seed_number
+from jafl.base.errors import SettingError, choose, is_whole_number, refusal, require, seed_number
 from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, layers, presets, readers, world
 from jafl.config.arms import Arms, Override
@@ -179,6 +179,10 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     name = calls.grammar("algorithm").read(algorithm).name
     _refuse_presets_restart(settings, name)
     own = {**presets.values(name), "model": presets.default_model(settings.dataset_name)}
+    algorithm, protocol = _with_same_tiers(
+        algorithm, calls.grammar("protocol").filled(settings.protocol, own["protocol"])
+    )
+    settings = dataclasses.replace(settings, protocol=protocol)
     # In one spelling, with every default: what is the same then looks the same.
     whole: dict[str, Any] = {"seed": str(seed)}
     for setting in calls.CALLS:
@@ -206,6 +210,37 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
         raise refusal(path, filled.value(path), f"left out, and {size} {only}")
     require(rule.buffer_size in (None, trips), calls.short_name(f"protocol.{size}"), trips, only)
     return filled
+
+
+def _with_same_tiers(algorithm: str, protocol: str) -> tuple[str, str]:
+    """(the algorithm, the protocol) with as many tiers: FedAT's rule has those of its protocol, whichever says them.
+
+    Raises SettingError where both say them, and not the same.
+    """
+    texts = {"algorithm": algorithm, "protocol": protocol}
+    grammars = {setting: calls.grammar(setting) for setting in texts}
+    if not all(grammar.has(texts[setting], "tiers") for setting, grammar in grammars.items()):
+        return algorithm, protocol
+    said = {
+        setting: grammar.value(texts[setting], "tiers")
+        for setting, grammar in grammars.items()
+        if grammar.says(texts[setting], "tiers")
+    }
+    of_clients = said.get("protocol")
+    if isinstance(of_clients, (list, tuple)) and of_clients and all(map(is_whole_number, of_clients)):
+        said["protocol"] = max(of_clients) + 1  # the tier of each client
+    if len(said) == 2:
+        allowed, remedy = (
+            f"the number of tiers of the protocol, {said['protocol']}",
+            "Leave one out: it follows.",
+        )
+        require(said["algorithm"] == said["protocol"], "algorithm.tiers", said["algorithm"], allowed, remedy)
+    for other in texts.keys() - said if said else ():
+        (number,) = said.values()
+        if is_whole_number(number) and number < 1:
+            break  # which is refused where it was said
+        texts[other] = grammars[other].changed(texts[other], "tiers", number)
+    return texts["algorithm"], texts["protocol"]
 
 
 def _refuse_waiting(run: Settings, rule: Rule) -> None:

@@ -27,7 +27,8 @@ def fedat(tiers: int = 5, weigh_by_examples: bool = True) -> Rule:
     Reports ``weight`` per trip: the share of its model in w when its round is over.
 
     Args:
-      tiers: M, the number of tiers of the schedule; the server stores so many models.
+      tiers: M, the number of tiers of the schedule; the server stores so many models. On the command line it follows
+        from ``--protocol.tiers``, or that from it.
       weigh_by_examples: weigh the models of a round by the clients' numbers of examples, as the paper does, instead
         of uniformly.
 
@@ -110,7 +111,6 @@ def _check(schedule: EventSchedule, tiers: int) -> None:
     has = f"the schedule has {found}" if found else "the schedule has none"
     raise SettingError(
         f"fedat needs rounds of {tiers} tiers, but {has}. Make the schedule by tiered(tiers={tiers}, "
-        f"cohort_size=..., ...), on the command line --protocol=tiered --protocol.tiers={tiers}, or give the rule "
-        "the schedule's number of tiers, --algorithm.tiers.",
+        "cohort_size=..., ...), on the command line --protocol=tiered, or give the rule the schedule's number.",
         setting="protocol.tiers",
     )

@@ -13,6 +13,7 @@ from jafl.config.builders.data import make_partition, make_source
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.data_cache import OF_FEDERATION, source_settings
 from jafl.config.experiment import make_experiments
+from jafl.config.resolution import resolve_run
 from jafl.config.settings import (
     FILLED_BY_PRESETS,
     FORMAT,
@@ -351,3 +352,20 @@ def test_an_argument_of_a_call_may_stand_in_a_config_file_and_beside_it(tmp_path
 
 def test_no_setting_hides_behind_a_field_of_the_config_file():
     assert not set(NOT_SETTINGS) & set(TYPES)
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "protocol"),
+    [
+        ({}, 5, "tiers=5"),
+        ({"algorithm": "fedat(tiers=3)"}, 3, "tiers=3"),
+        ({"protocol.tiers": 3}, 3, "tiers=3"),
+        ({"protocol": "tiered(tiers=3)"}, 3, "tiers=3"),
+        ({"algorithm": "fedat(tiers=3)", "protocol.tiers": 3}, 3, "tiers=3"),
+        ({"protocol.tiers": "[0, 1, 1, 0]", "num_clients": 4}, 2, "tiers=[0, 1, 1, 0]"),
+    ],
+)
+def test_the_tiers_of_fedat_are_said_once(given, rule, protocol):
+    settings = Settings.from_mapping({"algorithm": "fedat", **given})
+    run = resolve_run(settings, settings.algorithm, 0)
+    assert run.value("algorithm.tiers") == rule and protocol in run.protocol
