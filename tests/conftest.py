@@ -37,11 +37,18 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Makes the session's compilation cache: an empty folder that all workers and the tests' processes share."""
+    """Makes the session's folders: for temporary files, and a compilation cache that all workers share.
+
+    Each worker has a folder for temporary files of its own; the processes of its tests use it, too.
+    """
+    # What failed tests have written stays where pytest writes it, among the user's temporary files.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="jafl-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(folder, "temporary")
+    os.mkdir(tempfile.tempdir)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = tempfile.mkdtemp(prefix="jafl-tests-compiled-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        os.environ.update(CACHE_ENVIRONMENT, JAX_COMPILATION_CACHE_DIR=folder)
+        os.environ.update(CACHE_ENVIRONMENT, JAX_COMPILATION_CACHE_DIR=os.path.join(folder, "compiled"))
     import jax
 
     if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8; tests of the oldest version need it
@@ -125,6 +132,18 @@ def float64():
 
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_among_temporary_files():
+    """Fails a test after which there is something new in the folder for temporary files, and removes it."""
+    folder = pathlib.Path(os.environ["TMPDIR"])
+    before = set(folder.iterdir())
+    yield
+    left = sorted(set(folder.iterdir()) - before)
+    for path in left:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert not left, f"left among the temporary files: {', '.join(path.name for path in left)}"
 
 
 _ended = itertools.count(1)  # tests of this process
