@@ -1,6 +1,7 @@
 """What was typed behind ``run.py``: a command, its words and flags, read once."""
 
 import dataclasses
+import os
 import pathlib
 import re
 import sys
@@ -37,7 +38,9 @@ class Given:
     typed: frozenset[str]
 
     def __getattr__(self, name: str) -> Any:
-        return self.flags[name].value if name in self.command.flags else None
+        value = self.flags[name].value if name in self.command.flags else None
+        # No shell replaces the ~ behind an equals sign.
+        return os.path.expanduser(value) if name in ("output_dir", "config") and value else value
 
     @property
     def words(self) -> list[str]:

@@ -105,6 +105,7 @@ def checked_split(
         "[examples, ...], at least one example",
         "Nothing can be evaluated without test examples." if prefix == "test_" else "",
     )
+    require(0 not in x.shape, f"{name_x}.shape", x.shape, "of examples that hold numbers")
     y = _checked_targets(y, name_y)
     require(
         len(x) == len(y),

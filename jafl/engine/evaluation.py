@@ -1,5 +1,6 @@
 """Evaluation of a server model on held-out examples."""
 
+import contextlib
 import functools
 import numbers
 import operator
@@ -123,7 +124,8 @@ def _number(name: str, value: Any) -> float:
     # What JAX and NumPy compute are arrays of one entry, and users return them as they are.
     is_array = hasattr(value, "dtype") and np.size(value) == 1
     if is_array and np.dtype(value.dtype).kind in "biuf" or isinstance(value, numbers.Real):
-        return float(np.asarray(value).reshape(()))
+        with contextlib.suppress(OverflowError):  # a whole number of Python's beyond all floats
+            return float(np.asarray(value).reshape(()))
     described = f"of the shape {np.shape(value)}" if hasattr(value, "shape") else repr(value)
     allowed = "a number, or {metric: number}"
     require(False, f"the result of the evaluator {name!r}", described, allowed)

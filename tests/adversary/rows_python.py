@@ -302,6 +302,7 @@ ROWS = {
     # Evaluators
     "evaluator time": (simulate(evaluators={"time": lambda p: 0.5}), "the name of an evaluator is 'time' ... none that the run itself records"),
     "evaluator weight": (simulate(evaluators={"weight": lambda p: 0.5}), "the name of an evaluator is 'weight' ... Give it another name"),
+    "evaluator beyond floats": (simulate(evaluators={"huge": lambda p: 10**400}), "the result of the evaluator 'huge' is '1000 ... a number"),
     "evaluator a/b": (simulate(evaluators={"a/b": lambda p: 0.5}), "the name of an evaluator is 'a/b' ... letters, digits"),
     "evaluator train": (simulate(evaluators={"train": lambda p: {"loss": 0.5}}), "column of the evaluator 'train' is 'train_loss'"),
     "evaluators alike": (simulate(evaluators={"a": lambda p: {"b": 0.5}, "a_b": lambda p: 0.5}), "is 'a_b' ... none that another evaluator has"),

@@ -87,6 +87,7 @@ BAD = {
     "--seed=1,1": "seed is '1,1' ... without repetitions",
     "--seed=-1": "seed is -1 ... at least 0, at most 4294967295",
     "--seed=4294967296": "seed is 4294967296 ... at least 0, at most 4294967295",
+    "--seed=0x0,0": "seed is '0x0,0' ... without repetitions",
     "--seed=1,,2": "seed is '1,,2' ... with commas between them",
     "--seed=": "seed is '' ... with commas between them",
     "--seed=0.5": "seed is 0.5 ... a whole number",

@@ -233,3 +233,10 @@ def test_help_shows_no_markup_of_docstrings():
     for setting in ("client_optimizer", "server_optimizer", "delay", "protocol", "model"):
         text = command_help.of(setting, "python run.py")
         assert "`" not in text and "optax.scale_by_learning_rate" in text + command_help.of("sgd", "")
+
+
+def test_the_home_directory_is_found_behind_an_equals_sign_as_no_shell_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = given.read("run.py", ["--output_dir=~/runs/one", "--config=~/config.json"])
+    assert (asked.output_dir, asked.config) == (f"{tmp_path}/runs/one", f"{tmp_path}/config.json")
+    assert given.read("run.py", []).output_dir is None

@@ -9,7 +9,7 @@ import pytest
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.cli.command_help import GROUPS
 from jafl.config import arms, calls, grid, presets
-from jafl.config.builders.data import make_partition, make_source
+from jafl.config.builders.data import make_partition, make_source, run_split
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.data_cache import OF_FEDERATION, source_settings
 from jafl.config.experiment import make_experiments
@@ -369,3 +369,7 @@ def test_the_tiers_of_fedat_are_said_once(given, rule, protocol):
     settings = Settings.from_mapping({"algorithm": "fedat", **given})
     run = resolve_run(settings, settings.algorithm, 0)
     assert run.value("algorithm.tiers") == rule and protocol in run.protocol
+
+
+def test_a_seed_may_be_written_as_python_writes_whole_numbers():
+    assert run_split(Settings(seed="0x10,2")) == run_split(Settings(seed="16,2"))

@@ -125,6 +125,7 @@ INFINITE[2:4] = -np.inf
         ({"x": X.astype(str)}, ("x.dtype is '<U", "a type of numbers, not texts")),
         ({"x": X.astype(complex)}, ("x.dtype is 'complex128'", "a real number type")),
         ({"x": np.float32(3)}, ("x.shape is ()", "[examples, ...]")),
+        ({"x": np.zeros((5, 0), np.float32)}, ("x.shape is (5, 0)", "of examples that hold numbers")),
         ({"y": Y.astype(float)}, ("y.dtype is 'float64'", "integer", "y.astype(np.int32)")),
         ({"y": Y - 1}, ("smallest label in y is -1", "at least 0", "Number the classes from 0")),
         ({"num_classes": 2}, ("largest label in y is 2", "less than num_classes = 2", "Raise num_classes")),

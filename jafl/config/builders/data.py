@@ -9,7 +9,7 @@ import numpy as np
 
 from jafl import data
 from jafl.base.errors import require, seed_number
-from jafl.config.calls import grammar, naming
+from jafl.config.calls import grammar, literal, naming
 from jafl.config.own_calls import Precision, Split
 from jafl.config.parsing import labels_in
 from jafl.config.presets import default_model
@@ -42,7 +42,7 @@ def precision_of(settings: Settings) -> Precision:
 
 def run_split(settings: Settings) -> Drawn:
     """The split of a run; of several seeds, that of the first one."""
-    split, base, seed = split_of(settings), data_seed(settings), int(settings.seed.split(",")[0])
+    split, base, seed = split_of(settings), data_seed(settings), int(literal(settings.seed.split(",")[0]))
     if split.folds is not None:
         return Drawn((base + seed // split.folds) % 2**32, seed % split.folds)
     return Drawn((base + seed) % 2**32 if split.resample else base)
