@@ -52,10 +52,32 @@ def new_figure(
     figure: Any = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure._repr_png_ = functools.partial(png, figure)  # the name that notebooks look for
+    figure.draw = functools.partial(_draw, figure)
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for panel in axes.flat:  # lines differ in color, and dashed ones by the same colors once more
         panel.set_prop_cycle(cycler(linestyle=["-", "--"]) * cycler(color=COLORS))
     return figure, axes
+
+
+def _draw(figure: Any, renderer: Any) -> None:
+    """Draws a figure; a text with dollars that is no formula, such as $$, as it stands, where Matplotlib raises."""
+    with importing():
+        from matplotlib.cbook import is_math_text
+        from matplotlib.mathtext import MathTextParser
+        from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        for line in text.get_text().split("\n"):
+            try:
+                _ = is_math_text(line) and MathTextParser("agg").parse(line)
+            except ValueError:
+                text.set_parse_math(False)
+    type(figure).draw(figure, renderer)
+
+
+def legend_label(label: str) -> str:
+    """The label as a legend shows it: Matplotlib leaves out those that begin with an underscore."""
+    return f" {label}" if label.startswith("_") else label
 
 
 def png(figure: "Figure") -> bytes:
@@ -180,6 +202,8 @@ def name_clients(axis: "Axis", clients: Sequence[int] | np.ndarray, room: float)
 
 def legend_above(figure: "Figure", handles: Sequence[Any]) -> None:
     """A legend of labelled artists above the axes, with as many columns as fit the figure's width."""
+    if not handles:  # as of one curve without a name
+        return
     labels = [handle.get_label() for handle in handles]
     for columns in range(len(labels), 0, -1):
         parts = np.array_split(labels, columns)

@@ -17,6 +17,7 @@ from jafl.plots.canvas import (
     COLORS,
     TIME,
     legend_above,
+    legend_label,
     name_log_scale,
     new_figure,
     powers_of_ten,
@@ -271,7 +272,7 @@ def _draw(axes: "Axes", curves: Mapping[str, Curve]) -> None:
         axes.plot(
             curve.across,
             curve.mean,
-            label=label,
+            label=legend_label(label),
             color=color,
             linewidth=1.7,
             marker=MARKERS[index % len(MARKERS)],  # distinguishes lines without color

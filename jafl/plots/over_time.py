@@ -13,6 +13,7 @@ from jafl.plots.canvas import (
     TIME,
     is_constant,
     legend_above,
+    legend_label,
     name_log_scale,
     new_figure,
     per_cent,
@@ -71,7 +72,7 @@ def staleness_over_time(schedule: EventSchedule, groups: diagnostics.Groups | No
         label = label if filled.any() else f"{name}: no trips"
         marker = "o" if filled.sum() < FEW_BINS else ""
         look: dict[str, Any] = {"marker": marker, "markersize": 4, "linewidth": 1.8}
-        handles += panel.plot(middle[filled], mean, color=color, label=label, **look)
+        handles += panel.plot(middle[filled], mean, color=color, label=legend_label(label), **look)
         if filled.sum() == 1:  # a band without width
             panel.vlines(middle[filled], low, high, color=color, alpha=0.4, linewidth=6)
     handles.append(Patch(color="0.5", alpha=0.35, linewidth=0, label="5 % to 95 % of the trips"))

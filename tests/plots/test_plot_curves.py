@@ -212,3 +212,17 @@ def test_losses_and_shares_beyond_1_stay_linear():
 def test_an_unknown_scale_is_refused():
     with pytest.raises(SettingError, match=r"scale is 'log', but must be one of auto, error, linear"):
         plots.accuracy(TWO, scale="log")
+
+
+@pytest.mark.parametrize("label", ["$$", "a $^{ b$", "two lines\n$$"])
+def test_dollars_that_are_no_formula_are_drawn_as_they_stand(label):
+    figure = plots.accuracy({label: [run_of([0, 1], [0.1, 0.5])], "$x^2$": [run_of([0, 1], [0.1, 0.5])]})
+    assert plots.png(figure)
+    texts = figure.legends[0].get_texts()
+    assert [(text.get_text(), text.get_parse_math()) for text in texts] == [(label, False), ("$x^2$", True)]
+
+
+def test_a_label_may_begin_with_an_underscore_and_one_curve_needs_none():
+    curve = [run_of([0, 1], [0.1, 0.5])]
+    assert legend(plots.accuracy({"_mine": curve, "other": curve})) == [" _mine", "other"]
+    assert not plots.accuracy({"": curve}).legends
