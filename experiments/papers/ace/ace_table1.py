@@ -20,7 +20,7 @@ paper's numbers beside the claims are from the bounds of appendix B with one loc
 which two rules differ. As the bounds order the rules, so the delay errors and the sums of the three are compared. At
 paper size accuracy is measured on 600 of the test examples, the same ones in all runs.
 
-Desk size: ace_fig2's data, model and federation: 5,000 MNIST digits, softmax with L2 0.01, N = 100, m = 10; 500
+Desk size: ace_fig2's model and federation, 5,000 MNIST digits, softmax with L2 0.01, N = 100, m = 10; 500
 server steps each; the server's rate of all rules is 0.00894 (c = 0.02 in appendix F.4's formula).
 
 What changed: this table was run before with 20 clients, of which a buffer of 10 holds half as many trips (table a.4:
@@ -51,8 +51,8 @@ from experiments.papers.ace.ace_fig2 import (
     CA2FL,
     CLIENTS,
     CORRECTION,
-    DESK_WORLD,
     FEDBUFF,
+    MNIST_WORLD,
     PAPER_WORLD,
     SLOW_FIFTH,
     STEPS,
@@ -174,7 +174,7 @@ EXPERIMENT = PaperExperiment(
             conditions=CONDITIONS,
         ),
         "desk": Scale(
-            settings=DESK_WORLD
+            settings=MNIST_WORLD
             | {
                 "richest_last": ANYONE,
                 "server_steps": STEPS,

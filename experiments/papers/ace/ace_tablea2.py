@@ -53,8 +53,8 @@ from experiments.harness import (
 )
 from experiments.papers.ace.ace_fig2 import (
     CORRECTION,
-    DESK_WORLD,
     FEDBUFF,
+    MNIST_WORLD,
     RULES,
     factor_range,
     published_grid,
@@ -216,7 +216,7 @@ EXPERIMENT = PaperExperiment(
             ),
         ),
         "desk": Scale(
-            settings={name: value for name, value in DESK_WORLD.items() if name != "client_work.l2"}
+            settings={name: value for name, value in MNIST_WORLD.items() if name != "client_work.l2"}
             | {"num_clients": CLIENTS, "delay": slow_fifth(CLIENTS, 5), "server_steps": STEPS}
             | {"model": "mlp", "model.hidden_sizes": [32]},
             arms=DESK_ARMS,
