@@ -6,6 +6,7 @@ tests marked ``gate`` take minutes and are in neither: ``-m gate`` runs them.
 
 import contextlib
 import itertools
+import multiprocessing.util
 import os
 import pathlib
 import shutil
@@ -43,6 +44,8 @@ def pytest_configure(config):
     """
     # What failed tests have written stays where pytest writes it, among the user's temporary files.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # Processes of tests meet in a folder that is kept until this process ends, which removes it itself.
+    multiprocessing.util.get_temp_dir()
     folder = tempfile.mkdtemp(prefix="jafl-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(folder, "temporary")
