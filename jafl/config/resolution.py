@@ -1,5 +1,6 @@
 """From settings as given to those of each run: presets and defaults filled in, and what no run reads refused."""
 
+import copy
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -57,8 +58,15 @@ def _resolved(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str
         if key not in loaded.resolved:
             run = resolve_run(settings, settings.algorithm, seeds[0], alone=alone)
             loaded.resolved[key] = readers.as_read(run)
-        runs += [(label, loaded.resolved[key].with_seed(seed)) for seed in seeds]
+        runs += [(label, _with_seed(loaded.resolved[key], seed)) for seed in seeds]
     return runs
+
+
+def _with_seed(settings: Settings, seed: int) -> Settings:
+    """The settings of another seed; they have been checked, which takes milliseconds, and are not checked again."""
+    settings = copy.copy(settings)
+    object.__setattr__(settings, "seed", str(seed))
+    return settings
 
 
 class Unread(NamedTuple):

@@ -4,7 +4,6 @@ The flags of ``run.py`` are made from it, and so is every list of settings that 
 default is None is filled in by the algorithm's preset (``jafl.config.presets``) or by what the help text says.
 """
 
-import copy
 import dataclasses
 import difflib
 import json
@@ -280,12 +279,6 @@ class Settings:
         Raises SettingError for an unknown name or a value of a wrong type.
         """
         return self.from_mapping(dataclasses.asdict(self), *changes)
-
-    def with_seed(self, seed: int) -> "Settings":
-        """These settings with another seed."""
-        settings = copy.copy(self)
-        object.__setattr__(settings, "seed", str(seed))
-        return settings
 
     @property
     def float_type(self) -> str:
