@@ -78,7 +78,8 @@ CAPABILITIES = """## What they keep, and what they allow
   server's optimizer keeps (nothing for SGD, momentum, moments). "Downloaded models" are the versions from which trips
   under way have started; a stored value is of a client's last updates, gradients or model.
 - *Linear*: direction and state are linear in the updates. Such a rule has the
-  [matrix form](design.md#the-matrix-form), and the server's error can be decomposed.
+  [matrix form](design.md#the-matrix-form), and the server's error can be decomposed. FedAsync, FedAT, FAVAS and FedFa's
+  mean of models mix downloaded models in, and have the matrix form alone.
 - *Additive*: a step's buffer is a sum, which several devices can share.
 - *Private*: [jafl.private](privacy.md) can state its ε. *Secure*: the sum can be made by
   [secure aggregation](privacy.md#secure-aggregation).
@@ -91,7 +92,7 @@ COMBINED = """## Combinations
 
 Algorithms that are one of these rules with other settings. The learning rates of all are
 [from one search](../experiments/tools/benchmarks/README.md#default-learning-rates). Beside any
-rule clients can train [models of their own](how_to.md#give-each-client-a-model-of-its-own), in the loop form: Ditto
+rule clients can train [models of their own](how_to.md#give-each-client-a-model-of-its-own): Ditto
 (Li, Hu, Beirami and Smith, ICML 2021), v\\_i ← v\\_i - η (g(v\\_i) + λ (v\\_i - x)).
 """
 

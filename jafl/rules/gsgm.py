@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl.base.errors import require
+from jafl.base.errors import SettingError
 from jafl.records import Columns, EventSchedule, Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
@@ -75,10 +75,10 @@ def _rounds(schedule: EventSchedule) -> Columns:
     rounds[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
     # Clients that are training at the end must have contributed to every round that is over.
     contributed = np.bincount(schedule.client, minlength=schedule.num_clients)[schedule.inflight_client]
-    require(
-        bool(np.all(np.diff(rounds) >= 0) and np.all(contributed >= rounds.max())),
-        "restart",
-        "a protocol in which a client trains again before all have",
-        "'after_round' for gsgm",
-    )
+    if np.any(np.diff(rounds) < 0) or np.any(contributed < rounds.max()):
+        raise SettingError(
+            "gsgm needs rounds in which each client contributes once, but a client trains again before all have. Make "
+            "the schedule by asynchronous(restart='after_round', ...), on the command line "
+            "--protocol.restart=after_round."
+        )
     return {"round": rounds}

@@ -130,7 +130,8 @@ class Events(EventState):
         if self.ended_since_step > self.patience and self.version < self.last_version:
             allowed = f"smaller: {self.ended_since_step:,} trips ended before server step {self.version:,}"
             require(not self.step_every, "step_every", self.step_every, allowed)
-            self._starve(busy=True)
+            everybody = range(self.world.num_clients)
+            self._starve(busy=True, unheard=self.predicate.waits_for(everybody) if self.predicate else ())
         if self.questions > self.patience_with_questions:
             self._starve(questions=self.questions)
         if self.empty_steps >= MOST_EMPTY_STEPS:
@@ -312,7 +313,7 @@ class Events(EventState):
     def _starve(self, *, busy: bool = False, unheard: Sequence[int] = (), questions: int = 0) -> NoReturn:
         """Refuses a schedule that cannot reach its last step.
 
-        busy: although trips go on ending; unheard: the clients for whose trips the next step waits in vain;
+        busy: although trips go on ending; unheard: the clients for whose trips the next step waits;
         questions: so many were asked in vain whether clients are there.
         """
         raise Standstill(

@@ -45,12 +45,12 @@ class Standstill:
     needed: float  # trips that the next step takes
     ended: int  # trips since the last step
     thrown_away: Mapping[str, int]  # {reason: trips since the last step}
-    unheard: Sequence[int] = ()  # clients that the next step waits for, and that never come
+    unheard: Sequence[int] = ()  # clients that the next step waits for; unless ``busy``, they never come
     questions: int = 0  # to clients, one after the other, none of whom was there when it might have started
 
     def refusal(self, *, busy: bool) -> SettingError:
         """The error that says so; ``busy``: trips go on ending, but lead to no step."""
-        if self.unheard:
+        if self.unheard and not busy:
             reason, remedies = self._unheard()
         elif self.questions:
             reason = (
@@ -74,13 +74,15 @@ class Standstill:
 
     def _unheard(self) -> tuple[str, list[str]]:
         """(reason, what can be done) where a step needs a trip of each client, and some bring none any more."""
-        who = f"client {self.unheard[0]}" if len(self.unheard) == 1 else f"{len(self.unheard)} clients"
-        if len(self.unheard) > 1:
-            who += f", client {self.unheard[0]} among them"
         parts, remedies = self._who_is_missing()
         needs = f"step_when={self.protocol.step_when!r} needs a trip of every client, and waits for"
-        reason = f"{needs} {who}: {_list(parts)}"
+        reason = f"{needs} {self._of_whom()}: {_list(parts)}"
         return reason, [*remedies, "take step_when='buffer_full'"]
+
+    def _of_whom(self) -> str:
+        """Whose trips the next step waits for, as it stands in a sentence."""
+        first, *others = self.unheard
+        return f"{len(self.unheard)} clients, client {first} among them" if others else f"client {first}"
 
     def _who_is_missing(self) -> tuple[list[str], list[str]]:
         """(how many clients will never start again and why, what can be done)."""
@@ -140,9 +142,8 @@ class Standstill:
         remedies = [REMEDIES[reason] for reason in self.thrown_away if reason in REMEDIES]
         step_when = self.protocol.step_when
         if step_when != "buffer_full":
-            parts.append(
-                f"{self.in_buffer:,} wait in the buffer for those of slower clients (step_when={step_when!r})"
-            )
+            whose = f"a trip of {self._of_whom()}" if self.unheard else "more of slower clients"
+            parts.append(f"{self.in_buffer:,} wait in the buffer for {whose} (step_when={step_when!r})")
             remedies = ["take step_when='buffer_full'", *remedies]
         elif self.in_buffer >= self.needed:  # or the server would step
             parts.append(

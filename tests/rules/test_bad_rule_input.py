@@ -150,7 +150,10 @@ def test_the_initial_round_alone_is_a_run():
 @pytest.mark.parametrize("rule", CACHED.values(), ids=CACHED)
 def test_a_schedule_without_the_initial_round_is_refused(rule):
     for schedule in (make_schedule(), make_schedule(buffer_size=3)):
-        assert_refused(rule, schedule, "initial_round is False", "True for this rule", "every client trains")
+        call = r"Make the schedule by asynchronous\(initial_round=True, concurrency=num_clients"
+        assert_refused(
+            rule, schedule, "initial_round is False", "True for this rule", "every client trains", call
+        )
 
 
 @pytest.mark.parametrize("name", ["ace", "aced"])
@@ -167,9 +170,16 @@ def test_zeno_plus_plus_needs_a_server_gradient():
         assert_refused(rules.zeno_plus_plus(gradient), make_schedule(), *message, "--split.server_examples")
 
 
+GATED = (
+    "gsgm needs rounds in which each client contributes once",
+    "restart='after_round'",
+    "--protocol.restart=",
+)
+
+
 def test_gsgm_needs_gated_rounds():
-    assert_refused(rules.gsgm(), make_schedule(), "restart is", "'after_round' for gsgm")
-    assert_refused(rules.gsgm(), make_schedule(restart="after_step"), "restart is", "'after_round' for gsgm")
+    assert_refused(rules.gsgm(), make_schedule(), *GATED)
+    assert_refused(rules.gsgm(), make_schedule(restart="after_step"), *GATED)
 
 
 WITHOUT_PROTOCOL = {
@@ -246,7 +256,7 @@ def test_gsgm_needs_gated_rounds_even_where_the_ungated_client_never_arrives():
     slow = jafl.delays.groups(((2, jafl.delays.constant(1.0)), (CLIENTS - 2, jafl.delays.constant(1e6))))
     schedule = make_schedule(delay=slow, buffer_size=2)
     assert set(schedule.client) == {0, 1}
-    assert_refused(rules.gsgm(), schedule, "restart is", "'after_round' for gsgm")
+    assert_refused(rules.gsgm(), schedule, *GATED)
 
 
 @pytest.mark.parametrize(

@@ -164,9 +164,7 @@ def test_too_many_trips_between_two_steps_of_the_clock_are_refused(monkeypatch):
 def test_a_step_that_waits_for_clients_too_slow_says_so(step_when, monkeypatch):
     monkeypatch.setattr(event_state, "MOST_TRIPS_OF_A_LONG_WAIT", 1000)
     law = delays.from_function(lambda client, trip: 1e-9 if client else 1.0)
-    with refuses(
-        "wait in the buffer for those of slower clients", f"step_when={step_when!r}", "'buffer_full'"
-    ):
+    with refuses("wait in the buffer for a trip of client 0", f"step_when={step_when!r}", "'buffer_full'"):
         asynchronous(concurrency=4, step_when=step_when, delay=law, **FOUR)
 
 

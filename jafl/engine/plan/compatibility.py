@@ -104,6 +104,7 @@ def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
             "initial_round",
             False,
             "True for this rule: every client trains at the initial model before the first server step",
+            "Make the schedule by asynchronous(initial_round=True, concurrency=num_clients, ...).",
         )
         first = np.unique(schedule.client[: sizes[0]]).size
         allowed = f"all {schedule.num_clients}, once each, for this rule"
