@@ -77,8 +77,8 @@ def _rounds(schedule: EventSchedule) -> Columns:
     contributed = np.bincount(schedule.client, minlength=schedule.num_clients)[schedule.inflight_client]
     if np.any(np.diff(rounds) < 0) or np.any(contributed < rounds.max()):
         raise SettingError(
-            "gsgm needs rounds in which each client contributes once, but a client trains again before all have. Make "
-            "the schedule by asynchronous(restart='after_round', ...), on the command line "
+            "gsgm needs rounds in which each client contributes once, but a client trains again before all have. "
+            "Make the schedule by asynchronous(restart='after_round', ...), on the command line "
             "--protocol.restart=after_round."
         )
     return {"round": rounds}
