@@ -295,16 +295,18 @@ def small_schedule(
     return jafl.asynchronous(**arguments | ({"restart": restart} if isinstance(restart, str) else restart))
 
 
-def small_run(
+def small_arguments(
     rule: Any,
     buffer_size: int,
     restart: str | Mapping[str, Any] = "at_once",
     *,
     learning_rate: float = 0.1,
     seed: int = 0,
-    **changes,
-) -> jafl.History:
+) -> tuple:
+    """The first arguments of ``jafl.simulate``, and of ``jafl.Run``."""
     source = jafl.data.synthetic(num_clients=8, alpha=1.0, beta=1.0, mean_examples=20, num_features=5)
+    if jax.config.jax_enable_x64:
+        source = source.in_precision("float64")
     federation = jafl.federate(source, source.natural_partition)
     schedule = small_schedule(as_specification(rule).build(), buffer_size, restart, seed)
     model = jafl.models.softmax(source.num_classes)
@@ -318,10 +320,20 @@ def small_run(
         compression=compression,
         local_steps=steps,
     )
-    params = model.init(jax.random.key(0), source.x)
-    return jafl.simulate(
-        schedule, federation, work, rule, params, jax.random.key(1), evaluate_at=[], **changes
-    )
+    return schedule, federation, work, rule, model.init(jax.random.key(0), source.x), jax.random.key(1)
+
+
+def small_run(
+    rule: Any,
+    buffer_size: int,
+    restart: str | Mapping[str, Any] = "at_once",
+    *,
+    learning_rate: float = 0.1,
+    seed: int = 0,
+    **changes,
+) -> jafl.History:
+    arguments = small_arguments(rule, buffer_size, restart, learning_rate=learning_rate, seed=seed)
+    return jafl.simulate(*arguments, evaluate_at=[], **changes)
 
 
 def compilations() -> int:
