@@ -22,10 +22,13 @@ def test_a_run_that_stopped_ends_with_the_same_bits(row: Row, tmp_path):
 @pytest.mark.usefixtures("float64")
 @each_rule
 def test_runs_of_a_group_are_those_alone(row: Row):
-    """Two runs with other rates, whose trips train side by side."""
+    """Two runs with other rates and events, whose trips train side by side."""
     runs = [
-        jafl.Run(*small_arguments(row.rule, row.buffer_size, row.restart, learning_rate=rate), evaluate_at=[])
-        for rate in (0.1, 0.05)
+        jafl.Run(
+            *small_arguments(row.rule, row.buffer_size, row.restart, learning_rate=rate, seed=seed),
+            evaluate_at=[],
+        )
+        for seed, rate in enumerate((0.1, 0.05))
     ]
     ends = []
     for run, history in zip(runs, jafl.simulate_many(runs, together=True), strict=True):
