@@ -21,7 +21,7 @@ _REMEDIES = {
     "snapshots": "Fewer snapshots are needed with a lower concurrency or a larger buffer_size; or take a smaller "
     "model.",
     "client_memory": "Take memory_precision int8, fewer clients or a smaller model. "
-    "Where clients keep a state, state_precision int8.",
+    "Where clients keep a state of floating numbers alone, state_precision int8.",
     "rule_state": "Take a smaller model, or a rule or server optimizer that keeps less.",
     "waiting": "Take a plan of less width, or a smaller model.",
     "reports": "Take fewer client_trips.",
