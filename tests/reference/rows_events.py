@@ -26,6 +26,15 @@ EVENTS = [
          steps="@1 0#0 v0 0-1, 1#0 v0 0-1, 2#0 v0 0-1; @2 3#0 v0 0-1, 0#1 v1 1-2, 1#1 v1 1-2; "
                "@3 2#1 v1 1-2, 3#1 v1 1-2, 0#2 v2 2-3",
          under_way="0#3 v3 3-4, 1#2 v2 2-3, 2#2 v2 2-3, 3#2 v2 2-3"),
+    # 3 and 1 make step 0 at 2; of the idle 0, 1, 3 the two last start from version 1. Then each is replaced at once.
+    case("a first buffer smaller than the concurrency leaves the others under way", [1, 2, 4.5, 1], M=3,
+         first_buffer_size=2, choices="@0 1 2 3 of 0 1 2 3; @2 1 3 of 0 1 3; @3 3 of 0 3; @4 1 of 0 1",
+         steps="@2 3#0 v0 0-1, 1#0 v0 0-2; @3 3#1 v1 2-3; @4 1#1 v1 2-4",
+         under_way="1#2 v3 4-6, 2#0 v0 0-4.5, 3#2 v2 3-4"),
+    case("a first buffer that fills amid ties lets the rest into the next step", [1, 1, 1],
+         first_buffer_size=2, jafl=False,
+         steps="@1 0#0 v0 0-1, 1#0 v0 0-1; @1 2#0 v0 0-1; @2 0#1 v2 1-2",
+         under_way="0#2 v3 2-3, 1#1 v2 1-2, 2#1 v2 1-2"),
     # K = 2; client 0 arrives at 1 and 2 and fills the buffer alone; only then does it download version 1.
     # Twice an update of 4 from version 0; then -4 from version 0 and 2 from version 1 (which is 4).
     case("a client may be twice in one buffer and replacements take the newest version", [1, 2.5], K=2,

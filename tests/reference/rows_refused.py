@@ -62,6 +62,7 @@ REFUSED = {
     "different clients": [choice(0, 0), choice(0), choice(0, 1, 2), choice(0, 5)],
     "bad duration": [{"duration": lambda client, trip, x=x: x} for x in (-1.0, math.nan, math.inf)],
     "restart is one of": [{"restart": "later"}],
+    "need 1 <= first_buffer_size": [{"first_buffer_size": size} for size in (0, 3)],
     "first_buffer_size has": [{"restart": restart, "first_buffer_size": 2} for restart in ref.RESTARTS[1:]],
     "'step', 'time' or 'trips'": [{"vanish": ("day", (0,), 1)}],
     "different ones": [{"vanish": ("time", clients, 1.0)} for clients in [(0, 2), (-1,), (1, 1)]],

@@ -45,32 +45,10 @@ def softmax_params(generator, features=4, classes=3):
     }
 
 
-def multilayer_params(generator, features=4, hidden=5, classes=3):
-    first = {"kernel": generator.normal(size=(features, hidden)), "bias": generator.normal(size=hidden)}
-    return {"hidden_0": first} | softmax_params(generator, hidden, classes)
-
-
 def regression():
     """Parameters of a softmax regression, and 8 examples."""
     generator = np.random.default_rng(1)
     return softmax_params(generator), generator.normal(size=(8, 4)), generator.integers(0, 3, size=8)
-
-
-def toy_data(num_clients, seed=0):
-    """Clients with different numbers of examples, 4 features and 3 classes."""
-    generator = np.random.default_rng(seed)
-    sizes = generator.integers(5, 12, size=num_clients)
-    return [(generator.normal(size=(n, 4)), generator.integers(0, 3, size=n)) for n in sizes]
-
-
-def drawn_batches(data, steps=2, size=3):
-    """`steps` minibatches of `size` examples, others for each (client, trip)."""
-
-    def batches(client, trip):
-        generator = np.random.default_rng([7, client, trip])
-        return [generator.choice(len(data[client][1]), size=size, replace=False) for _ in range(steps)]
-
-    return batches
 
 
 def assert_close(first, second, tolerance=1e-12):
@@ -165,32 +143,6 @@ def test_regularisers_by_hand():
     assert loss - plain_loss == pytest.approx(0.1 * (1 + 4))
     assert_close(ref.subtract(gradient, plain)["dense"]["kernel"], np.array([[0.2, 0.0]]))
     assert_close(ref.subtract(gradient, plain)["dense"]["bias"], np.array([0.0, -0.4]))
-
-
-@pytest.mark.parametrize("make_params", [softmax_params, multilayer_params])
-@pytest.mark.parametrize(("l2", "proximal"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.7), (0.3, 0.7)])
-def test_gradient_equals_finite_differences(make_params, l2, proximal):
-    generator = np.random.default_rng(3)
-    params, downloaded = make_params(generator), make_params(generator)
-    x, y = generator.normal(size=(6, 4)), generator.integers(0, 3, size=6)
-
-    def loss():
-        return ref.objective(params, x, y, l2=l2, proximal=proximal, downloaded=downloaded)[0]
-
-    _, gradient = ref.objective(params, x, y, l2=l2, proximal=proximal, downloaded=downloaded)
-
-    def check(array, slope):
-        assert slope.shape == array.shape
-        for index in np.ndindex(array.shape):
-            kept = array[index]
-            array[index] = kept + 1e-5
-            above = loss()
-            array[index] = kept - 1e-5
-            below = loss()
-            array[index] = kept
-            assert (above - below) / 2e-5 == pytest.approx(slope[index], rel=1e-6, abs=1e-8)
-
-    ref.tree_map(check, params, gradient)
 
 
 def test_local_update_is_plain_gradient_descent():
@@ -333,25 +285,6 @@ def test_server_optimizers_by_hand(optimizer, expected):
     assert descend(optimizer, gradients, start=10.0) == pytest.approx(
         expected, rel=1e-8
     )  # it has no memory of that
-
-
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam"])
-def test_server_optimizers_equal_those_of_optax(name):
-    optax = pytest.importorskip("optax")
-    ours, theirs = {
-        "sgd": (ref.SGD(0.3), optax.sgd(0.3)),
-        "momentum": (ref.SGD(0.3, momentum=0.9), optax.sgd(0.3, momentum=0.9)),
-        "nesterov": (ref.SGD(0.3, momentum=0.9, nesterov=True), optax.sgd(0.3, momentum=0.9, nesterov=True)),
-        "adam": (ref.Adam(0.3, epsilon=1e-2), optax.adam(0.3, eps=1e-2)),
-    }[name]
-    gradients = np.random.default_rng(0).normal(size=6)
-    params, path = np.float32(0.0), []
-    state = theirs.init(params)
-    for gradient in gradients:
-        updates, state = theirs.update(np.float32(gradient), state, params)
-        params = optax.apply_updates(params, updates)
-        path.append(float(params))
-    np.testing.assert_allclose(descend(ours, gradients), path, rtol=2e-5, atol=2e-5)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -632,69 +565,6 @@ def test_synchronous_rounds_refuse_a_wrong_choice():
 # --------------------------------------------------------------------------------------------------
 # Reductions: settings in which one algorithm is another.
 # --------------------------------------------------------------------------------------------------
-
-
-def sequential_sgd(params, data, batches, trips, learning_rate):
-    """Client 0 alone, trip after trip, without any simulator."""
-    x, y = data[0]
-    for trip in range(trips):
-        for batch in batches(0, trip):
-            _, gradient = ref.objective(params, x[batch], y[batch])
-            params = ref.subtract(params, ref.scale(learning_rate, gradient))
-    return params
-
-
-@pytest.mark.parametrize("make_params", [softmax_params, multilayer_params])
-@pytest.mark.parametrize("rule", [ref.FedBuff(), ref.FedAvg(), ref.FedAsync(1.0, ref.polynomial())])
-def test_one_client_is_sequential_sgd(make_params, rule):
-    """Never stale, so s = 1; with mixing weight 1 FedAsync takes the trained model as it is."""
-    data = toy_data(1)
-    batches = drawn_batches(data)
-    params = make_params(np.random.default_rng(5))
-    replay = run(
-        params=params,
-        num_clients=1,
-        concurrency=1,
-        buffer_size=1,
-        duration=exponential_durations(0, 1),
-        stop_after_steps=6,
-        rule=rule,
-        client_update=ref.client_work(data, batches, learning_rate=0.3),
-    )
-    assert_close(replay.final_params, sequential_sgd(params, data, batches, 6, 0.3))
-    assert ref.norm(ref.subtract(replay.final_params, params)) > 0.1
-
-
-@pytest.mark.parametrize("optimizer", [ref.SGD(0.7), ref.SGD(0.7, momentum=0.9), ref.Adam(0.05)])
-def test_fedbuff_with_equal_durations_and_buffer_size_of_the_cohort_is_fedavg(optimizer):
-    """Both equal FedAvg written as a loop over rounds, too."""
-    data = toy_data(5)
-    work = ref.client_work(data, drawn_batches(data), learning_rate=0.3)
-    params = softmax_params(np.random.default_rng(5))
-    common = {
-        "params": params,
-        "num_clients": 5,
-        "duration": lambda client, trip: 2.0,
-        "stop_after_steps": 4,
-        "optimizer": optimizer,
-        "client_update": work,
-    }
-    buffered = ref.simulate(concurrency=5, buffer_size=5, rule=ref.FedBuff(), **common)
-    averaged = ref.simulate_synchronous(
-        cohort=5, select_round=lambda round_number, started: range(5), rule=ref.FedAvg(), **common
-    )
-    assert buffered.step_times == averaged.step_times == [2.0, 4.0, 6.0, 8.0]
-    assert set(ref.column(buffered.applied, "staleness")) == {0}
-
-    by_hand = params
-    optimizer.begin(params)
-    for round_number in range(4):
-        updates = [work(client, round_number, by_hand)[0] for client in range(5)]
-        mean = ref.tree_map(lambda *leaves: np.mean(leaves, axis=0), *updates)
-        by_hand = optimizer.apply(by_hand, ref.scale(-1.0, mean))
-        assert_close(buffered.params[round_number + 1], by_hand)
-        assert_close(averaged.params[round_number + 1], by_hand)
-    assert ref.norm(ref.subtract(by_hand, params)) > 0.05
 
 
 @pytest.mark.parametrize("seed", range(3))

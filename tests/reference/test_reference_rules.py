@@ -36,12 +36,17 @@ def gradient_trip(gradient, learning_rate=0.5, **fields):
 
 
 def directions(rule, steps, num_clients=3):
-    """What the rule returns for each step, as lists; None for a skipped one."""
-    size = len(steps[0][0].update["w"])
-    params = vector(*np.zeros(size))
-    rule.begin(params, num_clients)
-    returned = [rule.pseudo_gradient(params, trips) for trips in steps]
-    return [None if direction is None else entries(direction) for direction in returned]
+    """What the rule returns for each step, as lists, None for a skipped one: in a second run the same."""
+    params = vector(*np.zeros(len(steps[0][0].update["w"])))
+
+    def run():
+        rule.begin(params, num_clients)
+        returned = [rule.pseudo_gradient(params, trips) for trips in steps]
+        return [None if direction is None else entries(direction) for direction in returned]
+
+    first = run()
+    assert first == run() and len(rule.reports) == len(steps)
+    return first
 
 
 def close(first, second, tolerance=1e-12):
@@ -73,10 +78,6 @@ def softmax_params(seed=0):
     return {"dense": {"kernel": generator.normal(size=(4, 3)), "bias": generator.normal(size=3)}}
 
 
-def full_batches(data, steps=1):
-    return lambda client, trip: [np.arange(len(data[client][1]))] * steps
-
-
 def durations(kind, num_clients, seed=0):
     """Continuous durations of slow and quick clients, few whole numbers that often tie, or all equal."""
     generator = np.random.default_rng(seed)
@@ -89,9 +90,8 @@ def durations(kind, num_clients, seed=0):
     return lambda client, trip: drawn[client, trip]
 
 
-def train(rule, optimizer, *, data, kind="exponential", learning_rate=0.3, steps=1, batches=None, **settings):
-    """Softmax regression with full local batches on every client at once, unless told otherwise."""
-    batches = full_batches(data, steps) if batches is None else batches
+def train(rule, optimizer, *, data, kind="exponential", **settings):
+    """Softmax regression with a full local batch on every client at once, unless told otherwise."""
     settings = {
         "num_clients": len(data),
         "concurrency": len(data),
@@ -101,110 +101,13 @@ def train(rule, optimizer, *, data, kind="exponential", learning_rate=0.3, steps
         "client_examples": [len(y) for _, y in data],
         "params": softmax_params(),
     } | settings
-    return ref.simulate(
-        rule=rule,
-        optimizer=optimizer,
-        client_update=ref.client_work(data, batches, learning_rate=learning_rate),
-        **settings,
-    )
+    work = ref.client_work(data, lambda client, trip: [np.arange(len(data[client][1]))], learning_rate=0.3)
+    return ref.simulate(rule=rule, optimizer=optimizer, client_update=work, **settings)
 
 
 def train_ace(rule, optimizer, *, data, **settings):
     """`train` with ACE's start: N trips in step 0."""
     return train(rule, optimizer, data=data, first_buffer_size=len(data), **settings)
-
-
-# --------------------------------------------------------------------------------------------------
-# The simulator's first buffer.
-# --------------------------------------------------------------------------------------------------
-
-
-def events(replay):
-    return [(t.client, t.step, t.download_version, t.download_time, t.arrival_time) for t in replay.applied]
-
-
-def simulate_events(**settings):
-    settings = {"params": {}, "rule": ref.FedBuff(), "optimizer": ref.SGD(), "client_update": ref.no_work} | (
-        settings
-    )
-    return ref.simulate(**settings)
-
-
-def test_the_first_step_waits_for_all_and_all_restart_together():
-    replay = simulate_events(
-        num_clients=3,
-        concurrency=3,
-        buffer_size=1,
-        first_buffer_size=3,
-        stop_after_steps=4,
-        duration=lambda client, trip: [1.0, 2.0, 5.0][client],
-    )
-    assert events(replay) == [
-        (0, 0, 0, 0.0, 1.0),
-        (1, 0, 0, 0.0, 2.0),
-        (2, 0, 0, 0.0, 5.0),
-        (0, 1, 1, 5.0, 6.0),  # all three restart at 5, from version 1
-        (0, 2, 2, 6.0, 7.0),
-        (1, 3, 1, 5.0, 7.0),
-    ]
-    assert replay.step_times == [5.0, 6.0, 7.0, 7.0]
-    in_flight = [(t.client, t.download_version, t.download_time) for t in replay.in_flight]
-    assert in_flight == [(0, 4, 7.0), (1, 4, 7.0), (2, 1, 5.0)]
-
-
-def test_a_first_buffer_smaller_than_the_concurrency_leaves_the_others_under_way():
-    replay = simulate_events(
-        num_clients=4,
-        concurrency=3,
-        buffer_size=1,
-        first_buffer_size=2,
-        stop_after_steps=3,
-        duration=lambda client, trip: [1.0, 2.0, 4.5, 1.0][client],
-        select=lambda time, idle, how_many: idle[-how_many:],
-    )
-    # 1, 2, 3 start; 3 and 1 make step 0 at 2; then the two last of the idle 0, 1, 3 start from version 1. From
-    # then on each is replaced at once: 3 starts again at 3, and comes after 1 at 4.
-    assert events(replay) == [
-        (3, 0, 0, 0.0, 1.0),
-        (1, 0, 0, 0.0, 2.0),
-        (3, 1, 1, 2.0, 3.0),
-        (1, 2, 1, 2.0, 4.0),
-    ]
-    assert [(t.client, t.download_version, t.arrival_time) for t in replay.in_flight] == [
-        (1, 3, 6.0),
-        (2, 0, 4.5),
-        (3, 2, 4.0),
-    ]
-
-
-def test_a_first_buffer_that_fills_amid_ties_lets_the_rest_into_the_next_step():
-    replay = simulate_events(
-        num_clients=3,
-        concurrency=3,
-        buffer_size=1,
-        first_buffer_size=2,
-        stop_after_steps=3,
-        duration=lambda client, trip: 1.0,
-    )
-    assert events(replay) == [
-        (0, 0, 0, 0.0, 1.0),
-        (1, 0, 0, 0.0, 1.0),
-        (2, 1, 0, 0.0, 1.0),
-        (0, 2, 2, 1.0, 2.0),
-    ]
-
-
-@pytest.mark.parametrize("first_buffer_size", [0, 4])
-def test_a_first_buffer_that_could_never_fill_is_refused(first_buffer_size):
-    with pytest.raises(ValueError, match="first_buffer_size"):
-        simulate_events(
-            num_clients=5,
-            concurrency=3,
-            buffer_size=1,
-            first_buffer_size=first_buffer_size,
-            stop_after_steps=1,
-            duration=lambda client, trip: 1.0,
-        )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -250,9 +153,7 @@ def test_8_bit_values_are_multiples_of_the_step_with_the_right_mean_and_variance
 
 def weights_after(rule, *steps):
     """The weights of the last step. A step is a list of (client, staleness)."""
-    rule.begin(vector(0.0), 3)
-    for step in steps:
-        rule.pseudo_gradient(vector(0.0), [made_trip(1.0, client=c, staleness=tau) for c, tau in step])
+    directions(rule, [[made_trip(1.0, client=c, staleness=tau) for c, tau in step] for step in steps])
     return rule.reports[-1]["weights"]
 
 
@@ -285,11 +186,9 @@ def test_fedstaleweight_counts_both_trips_of_a_client_in_one_buffer_for_both():
     )
 
 
-def test_fedstaleweight_descends_the_weighted_sum_and_forgets_at_the_beginning():
-    rule = rules.FedStaleWeight()
+def test_fedstaleweight_descends_the_weighted_sum():
     step = [made_trip((1.0, 0.0), staleness=1), made_trip((0.0, 2.0), client=1)]  # weights 3/4 and 1/4
-    for _ in range(2):
-        assert close(directions(rule, [step])[0], [-0.75, -0.5])
+    assert close(directions(rules.FedStaleWeight(), [step])[0], [-0.75, -0.5])
 
 
 @pytest.mark.parametrize(
@@ -302,28 +201,11 @@ def test_exponential_weighting_by_hand(base, expected):
     assert close(directions(rules.ExponentialWeighting(0.5), [step])[0], [-1 / 3, -2 / 3])
 
 
-@pytest.mark.parametrize("base", [0.5, 1.5])
-def test_exponential_weighting_survives_staleness_of_thousands(base):
-    near = weights_after(rules.ExponentialWeighting(base), [(0, 0), (1, 2)])
-    far = weights_after(rules.ExponentialWeighting(base), [(0, 90_000), (1, 90_002)])
-    assert close(far, near)
-    apart = weights_after(rules.ExponentialWeighting(base), [(0, 0), (1, 90_000)])
-    assert apart == ([1.0, 0.0] if base < 1 else [0.0, 1.0])
-
-
 def test_fedstaleweight_reaches_the_bounds_of_appendix_a():
     """One client of the largest staleness among fresh ones, and a fresh one among those."""
     largest = weights_after(rules.FedStaleWeight(), [(0, 7), (1, 0), (2, 0)])[0]
     smallest = weights_after(rules.FedStaleWeight(), [(0, 0), (1, 7), (2, 7)])[0]
     assert close([largest, smallest], [(3 * 7 + 1) / (3 * (7 + 1)), 1 / (2 * (3 * 7 + 1) + 1)])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"weight": "eq8"}, {"window": 2, "decay": 0.5}, {"window": 0}, {"decay": 1.0}]
-)
-def test_fedstaleweight_refuses_what_it_cannot_mean(settings):
-    with pytest.raises(ValueError, match="weight|average|window|decay"):
-        rules.FedStaleWeight(**settings)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -362,20 +244,25 @@ def test_delay_adaptive_asgd_drops_without_moving_model_or_momentum():
     assert still == late.tolist()
 
 
-def test_delay_adaptive_asgd_below_its_threshold_is_vanilla_and_vanilla_is_fedbuff_with_a_buffer_of_one():
-    data = toy_data(5)
-    vanilla = train(rules.VanillaASGD(0.3), ref.SGD(0.1, momentum=0.5), data=data)
-    for form in ("scale", "drop", "bound"):
-        rule = rules.DelayAdaptiveASGD(0.3, 10_000, form, smoothness=9.0, server_learning_rate=0.1)
-        assert_same_replays(train(rule, ref.SGD(0.1, momentum=0.5), data=data), vanilla)
-    buffered = train(ref.FedBuff(ref.constant()), ref.SGD(0.1 / 0.3, momentum=0.5), data=data)
-    assert_same_replays(buffered, vanilla)
+REFUSED = {
+    "weight": lambda: rules.FedStaleWeight("eq8"),
+    "average": lambda: rules.FedStaleWeight(window=2, decay=0.5),
+    "window": lambda: rules.FedStaleWeight(window=0),
+    "decay": lambda: rules.FedStaleWeight(decay=1.0),
+    "form must be": lambda: rules.DelayAdaptiveASGD(0.5, 4, form="skip"),
+    "the form 'bound'": lambda: rules.DelayAdaptiveASGD(0.5, 4, form="bound", smoothness=1.0),
+    "tau_algo": lambda: rules.ACED(0.5, threshold=0),
+    "age": lambda: rules.ACED(0.5, threshold=3, age="trip"),
+    "changes": lambda: rules.CA2FL("later"),
+    "without": lambda: wkafl(without="momentum"),
+    "refresh_every": lambda: rules.ZenoPlusPlus(0.5, lambda params: params, refresh_every=0),
+}
 
 
-@pytest.mark.parametrize("settings", [{"form": "skip"}, {"form": "bound", "smoothness": 1.0}])
-def test_delay_adaptive_asgd_refuses_what_it_cannot_mean(settings):
-    with pytest.raises(ValueError, match="form"):
-        rules.DelayAdaptiveASGD(0.5, 4, **settings)
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_a_rule_cannot_mean_is_refused(words):
+    with pytest.raises(ValueError, match=words):
+        REFUSED[words]()
 
 
 @pytest.mark.parametrize(
@@ -416,26 +303,6 @@ def test_ace_takes_several_trips_in_a_step_and_of_one_client_the_last(rule):
         ],
     ]
     assert close(directions(rule, steps), [[1.0, 3.0], [11 / 3, 2.0], [3.0, 3.0]])
-
-
-@pytest.mark.parametrize("kind", ["exponential", "ties", "equal"])
-def test_incremental_ace_equals_direct(kind):
-    data = toy_data(7)
-    direct = train_ace(rules.ACE(0.3), ref.SGD(0.2), data=data, kind=kind, stop_after_steps=100)
-    incremental = train_ace(
-        rules.IncrementalACE(0.3), ref.SGD(0.2), data=data, kind=kind, stop_after_steps=100
-    )
-    assert_same_replays(direct, incremental)
-    assert [trip.client for trip in direct.applied[:7]] != [0] * 7 and len(direct.applied) == 7 + 99
-
-
-@pytest.mark.parametrize("kind", ["exponential", "ties", "equal"])
-def test_aced_with_a_threshold_of_the_whole_run_is_ace(kind):
-    data = toy_data(7)
-    ace = train_ace(rules.ACE(0.3), ref.SGD(0.2), data=data, kind=kind)
-    for age in ("start", "cached"):
-        aced = train_ace(rules.ACED(0.3, threshold=40, age=age), ref.SGD(0.2), data=data, kind=kind)
-        assert_same_replays(ace, aced)
 
 
 def test_aced_by_hand():
@@ -558,12 +425,6 @@ def test_the_active_set_of_aced_is_small_after_the_beginning_and_the_silent_leav
     assert len(replay.in_flight) == 9
 
 
-@pytest.mark.parametrize("settings", [{"threshold": 0}, {"threshold": 3, "age": "trip"}])
-def test_aced_refuses_what_it_cannot_mean(settings):
-    with pytest.raises(ValueError, match="tau_algo|age"):
-        rules.ACED(0.5, **settings)
-
-
 # --------------------------------------------------------------------------------------------------
 # Gradients on all data, and the directions that a rule gives.
 # --------------------------------------------------------------------------------------------------
@@ -607,14 +468,6 @@ def test_ca2fl_with_a_client_twice_in_one_buffer():
         assert [report["clients"] for report in rule.reports] == [2, 1]
 
 
-def test_ca2fl_with_everybody_in_every_step_is_the_mean():
-    data = toy_data(6)
-    for changes in ("arrival", "step"):
-        calibrated = train(rules.CA2FL(changes), ref.SGD(0.7), data=data, kind="equal", buffer_size=6)
-        mean = train(ref.FedAvg(), ref.SGD(0.7), data=data, kind="equal", buffer_size=6)
-        assert_same_replays(calibrated, mean)
-
-
 def test_the_two_moments_of_ca2fl_differ_only_where_a_client_is_twice_in_one_buffer():
     data = toy_data(6)
     one, other = (
@@ -630,30 +483,9 @@ def test_the_two_moments_of_ca2fl_differ_only_where_a_client_is_twice_in_one_buf
     assert ref.norm(ref.subtract(one.params[first + 1], other.params[first + 1])) > 1e-6
 
 
-def test_ca2fl_refuses_another_moment():
-    with pytest.raises(ValueError, match="changes"):
-        rules.CA2FL("later")
-
-
 # --------------------------------------------------------------------------------------------------
 # TWAFL, SASGD, GSGM.
 # --------------------------------------------------------------------------------------------------
-
-
-def test_twafl_and_sasgd_without_staleness_are_means():
-    data = toy_data(6)
-    settings = {"data": data, "kind": "equal", "buffer_size": 6}
-    mean = train(ref.FedAvg(), ref.SGD(0.2 / 0.3), **settings)
-    assert_same_replays(train(rules.SASGD(0.3), ref.SGD(0.2), **settings), mean)
-    # With full batches the minibatch is the client's data.
-    weighted = train(ref.FedAvg(weight_by_examples=True), ref.SGD(0.2 / 0.3), **settings)
-    assert_same_replays(train(rules.TWAFL(0.3), ref.SGD(0.2), **settings), weighted)
-
-
-def test_twafl_and_sasgd_survive_staleness_of_thousands():
-    step = [gradient_trip(4.0, staleness=50_000), gradient_trip(4.0, staleness=50_000)]
-    assert directions(rules.TWAFL(0.5), [step]) == [[0.0]]
-    assert close(directions(rules.SASGD(0.5), [step])[0], [4.0 / 50_001])
 
 
 GSGM_STEPS = [
@@ -815,32 +647,6 @@ def test_wkafl_survives_updates_of_zero(minimum_similarity, without):
         assert [report["cosines"] for report in rule.reports] == [[0.0, 0.0]] * 3
 
 
-def test_wkafl_survives_staleness_of_thousands_and_large_weights():
-    def step(least):
-        return [gradient_trip((3.0, 1.0), staleness=least), gradient_trip((1.0, 3.0), staleness=least + 2)]
-
-    near, far = wkafl(cosine_weight=5000.0), wkafl(cosine_weight=5000.0)
-    assert close(directions(near, [step(0)]), directions(far, [step(70_000)]))
-    apart = [gradient_trip((3.0, 1.0)), gradient_trip((1.0, 3.0), staleness=70_000)]
-    rule = wkafl(without="gradient_selection")
-    assert close(directions(rule, [apart])[0], [3.0, 1.0])
-
-
-def test_wkafl_without_its_staleness_part_is_the_mean_where_nobody_passes():
-    data = toy_data(6)
-    unequal = {"data": data, "kind": "exponential", "buffer_size": 3}
-    without = rules.WKAFL(
-        0.3,
-        momentum=0.0,
-        minimum_similarity=1.1,
-        cosine_weight=9.0,
-        learning_rate_decay=0.4,
-        without="staleness",
-    )
-    mean = train(ref.FedBuff(ref.constant()), ref.SGD(0.2 / 0.3), **unequal)
-    assert_same_replays(train(without, ref.SGD(0.2), **unequal), mean)
-
-
 def test_wkafl_on_data_goes_through_both_stages_and_the_parts_matter():
     """A path on which stage two begins after a while, some gradients are dropped, and each part matters."""
     data = toy_data(8)
@@ -869,11 +675,6 @@ def test_wkafl_on_data_goes_through_both_stages_and_the_parts_matter():
     whole = finals.pop(None)
     for final in finals.values():
         assert ref.norm(ref.subtract(final, whole)) > 1e-3
-
-
-def test_wkafl_refuses_an_unknown_ablation():
-    with pytest.raises(ValueError, match="without"):
-        wkafl(without="momentum")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -942,22 +743,11 @@ def test_zeno_that_accepts_everything_takes_steps_as_long_as_its_own_gradient():
 def test_zeno_survives_a_zero_gradient_of_its_own():
     rule = rules.ZenoPlusPlus(0.5, lambda params: vector(0.0, 0.0))
     assert directions(rule, [[gradient_trip((1.0, 2.0))]]) == [[0.0, 0.0]]
-    with pytest.raises(ValueError, match="refresh_every"):
-        rules.ZenoPlusPlus(0.5, lambda params: params, refresh_every=0)
 
 
 # --------------------------------------------------------------------------------------------------
 # FedNova.
 # --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weight_by_examples", [False, True])
-def test_fednova_with_equal_local_steps_is_fedavg(weight_by_examples):
-    data = toy_data(6)
-    settings = {"data": data, "steps": 3, "buffer_size": 4}
-    average = train(ref.FedAvg(weight_by_examples), ref.SGD(0.9), **settings)
-    nova = rules.FedNova(lambda trip: 3, weight_by_examples)
-    assert_same_replays(train(nova, ref.SGD(0.9), **settings), average)
 
 
 def test_fednova_undoes_the_number_of_local_steps():
@@ -1054,9 +844,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize(("rule", "steps", "expected"), BY_HAND.values(), ids=BY_HAND)
 def test_directions_by_hand(rule, steps, expected):
-    """In a second run the same: it has forgotten the first."""
-    for _ in range(2):
-        assert close(directions(rule, steps), expected)
+    assert close(directions(rule, steps), expected)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1110,46 +898,3 @@ def test_server_optimizers_have_no_bias_correction_and_a_large_epsilon(optimizer
     root = 0.99**0.5 if isinstance(optimizer, rules.FedAdam) else 1.0
     expected = -0.5 * (1 - optimizer.b1) * 1e-6 / (1e-3 * root + 1e-3)
     assert descend(optimizer, [1e-6])[0] == pytest.approx(expected, rel=1e-5)
-
-
-# --------------------------------------------------------------------------------------------------
-# All rules: a buffer with nothing in it but zeros, and what changes along a path.
-# --------------------------------------------------------------------------------------------------
-
-BUFFERED = {
-    "fedstaleweight": lambda: rules.FedStaleWeight(),
-    "exponential": lambda: rules.ExponentialWeighting(0.5),
-    "reverse exponential": lambda: rules.ExponentialWeighting(1.5),
-    "ca2fl": lambda: rules.CA2FL(),
-    "twafl": lambda: rules.TWAFL(0.3),
-    "sasgd": lambda: rules.SASGD(0.3),
-    "gsgm": lambda: rules.GSGM(0.3, 0.2),
-    "fednova": lambda: rules.FedNova(lambda trip: 1),
-    "wkafl": lambda: wkafl(momentum=0.2, minimum_similarity=0.3, cosine_weight=10.0),
-}
-SINGLE = {
-    "vanilla": lambda: rules.VanillaASGD(0.3),
-    "delay-adaptive": lambda: rules.DelayAdaptiveASGD(0.3, 6),
-    "zeno": lambda: rules.ZenoPlusPlus(0.3, lambda params: ref.scale(0.1, params), epsilon=1e9),
-}
-FROM_ALL = {
-    "ace": lambda: rules.ACE(0.3),
-    "incremental ace": lambda: rules.IncrementalACE(0.3),
-    "aced": lambda: rules.ACED(0.3, 10),
-}
-
-
-@pytest.mark.parametrize("name", [*BUFFERED, *SINGLE, *FROM_ALL])
-def test_a_rule_used_twice_forgets_the_first_run(name):
-    data = toy_data(5)
-    rule = (BUFFERED | SINGLE | FROM_ALL)[name]()
-    settings = {
-        "data": data,
-        "buffer_size": 3 if name in BUFFERED else 1,
-        "first_buffer_size": 5 if name in FROM_ALL else None,
-        "stop_after_steps": 15,
-    }
-    first = train(rule, ref.SGD(0.1), **settings)
-    assert_same_replays(first, train(rule, ref.SGD(0.1), **settings), 0.0)
-    assert len(rule.reports) == 15
-    assert ref.norm(ref.subtract(first.final_params, first.params[0])) > 1e-3

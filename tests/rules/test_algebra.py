@@ -312,6 +312,6 @@ def test_wkafl_with_all_its_parts_at_zero_and_equal_staleness_is_the_mean():
 
 @pytest.mark.full
 def test_fednova_with_as_many_local_steps_for_everyone_is_fedavg():
-    work = {"batch_size": 4, "local_steps": 3}
-    case = case_of("fednova", work=work)
-    assert difference(run(case), run(dataclasses.replace(case, rule=rules.fedavg()))) < 1e-13
+    for by_examples in (False, True):
+        case = case_of("fednova", work={"batch_size": 4, "local_steps": 3}, rule=rules.fednova(by_examples))
+        assert difference(run(case), run(dataclasses.replace(case, rule=rules.fedavg(by_examples)))) < 1e-13

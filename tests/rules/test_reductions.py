@@ -165,6 +165,24 @@ IDENTITIES = {
     "mifa with everyone in each step is fedavg": Identity(
         rules.mifa(), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
     ),
+    "sasgd where nothing is stale is fedavg": Identity(
+        rules.sasgd(), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
+    ),
+    "twafl where nothing is stale weighs by examples": Identity(
+        rules.twafl(), rules.fedavg(True), COHORT, True, {"batch_size": 0}, {"buffer_size": 3}
+    ),
+    **{
+        f"ca2fl of everyone in each step is fedavg, changes with the {changes}": Identity(
+            rules.ca2fl(changes), rules.fedavg(), COHORT, True, differs={"buffer_size": 3}
+        )
+        for changes in ("arrival", "step")
+    },
+    **{
+        f"delay-adaptive asgd below its threshold is asgd, {form}": Identity(
+            rules.delay_adaptive_asgd(form, 10_000, **numbers), rules.asgd(), {}
+        )
+        for form, numbers in (("scale", {}), ("drop", {}), ("bound", {"smoothness": 0.01}))
+    },
     "area with everyone in each step is fedavg": Identity(
         rules.area(), rules.fedavg(), COHORT, True, {"server_rate": 1.0}, {"buffer_size": 3}
     ),
