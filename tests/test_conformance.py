@@ -192,9 +192,7 @@ def test_figures_of_scaffold_that_were_worked_out_elsewhere():
     np.testing.assert_allclose(rule.control[3]["w"], [-0.14071354166666666, -0.37687499999999996], rtol=1e-14)
 
 
-# --------------------------------------------------------------------------------------------------
 # The checker, as a stranger uses it.
-# --------------------------------------------------------------------------------------------------
 
 
 def check(*arguments: Any, cwd: pathlib.Path) -> subprocess.CompletedProcess:
@@ -244,9 +242,7 @@ def test_the_checker_without_arguments_says_how_it_is_called(tmp_path):
     assert said.returncode == 1 and "python check.py my_simulator.py" in said.stderr
 
 
-# --------------------------------------------------------------------------------------------------
 # The engine.
-# --------------------------------------------------------------------------------------------------
 
 
 def schedule_of(vector: dict) -> jafl.EventSchedule:

@@ -31,9 +31,7 @@ def empty():
     return schedule_of([], [], [], [], [], [], 3)
 
 
-# --------------------------------------------------------------------------------------------------
 # How unequal: closed forms.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clients", [1, 2, 10])
@@ -100,9 +98,7 @@ def test_indices_refuse(values, message):
             index(values)
 
 
-# --------------------------------------------------------------------------------------------------
 # Participation and influence.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_influence_by_hand():
@@ -210,9 +206,7 @@ def test_shares_sum_to_one_and_plain_ones_count_trips(case):
     np.testing.assert_allclose(np.bincount(schedule.step, within), 1)
 
 
-# --------------------------------------------------------------------------------------------------
 # Over time.
-# --------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60)
@@ -286,9 +280,7 @@ def test_in_flight_is_the_number_of_trips_under_way(case, shares):
         assert diagnostics.mean_in_flight(schedule) == 0
 
 
-# --------------------------------------------------------------------------------------------------
 # Data.
-# --------------------------------------------------------------------------------------------------
 
 
 def kept_of_mean(sigma, kept):
@@ -398,9 +390,7 @@ def test_labels_seen_refuses(counts, options, message):
         diagnostics.labels_seen(two_steps(), counts, **options)
 
 
-# --------------------------------------------------------------------------------------------------
 # Costs.
-# --------------------------------------------------------------------------------------------------
 
 D, N, M = 1000, 20, 4
 # ACE, tables a.1 and a.3, in this order: communications per server step (M where buffered); the client's overhead,
@@ -451,9 +441,7 @@ def test_costs_refuse(options):
         diagnostics.costs(trips_per_client([1]), **{"parameter_bytes": 1} | options)
 
 
-# --------------------------------------------------------------------------------------------------
 # The summary.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_summary_says_what_the_functions_say(fifteen):

@@ -22,9 +22,7 @@ def band(collection):
     }
 
 
-# --------------------------------------------------------------------------------------------------
 # Staleness.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_staleness_is_a_line_and_a_band_for_each_group():
@@ -82,9 +80,7 @@ def test_fresh_updates_are_above_the_edge_of_the_picture():
     assert axes.get_ylim()[0] < 0 < 1 <= axes.get_ylim()[1]
 
 
-# --------------------------------------------------------------------------------------------------
 # Clients in training.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_in_flight_draws_every_change_and_rows_share_time():
@@ -143,9 +139,7 @@ def test_in_flight_of_large_cohorts_is_thinned():
     np.testing.assert_array_equal(area.get_data().values, mean)
 
 
-# --------------------------------------------------------------------------------------------------
 # Labels.
-# --------------------------------------------------------------------------------------------------
 
 
 def rising():
@@ -210,9 +204,7 @@ def test_ten_classes_are_stacked_and_eleven_mapped():
     assert plots.labels_seen(rising(), np.ones((2, 11), int)).axes[0].images
 
 
-# --------------------------------------------------------------------------------------------------
 # Refusals, and all of it at once.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_refusals():

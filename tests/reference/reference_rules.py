@@ -90,9 +90,7 @@ from reference import (
     zeros_like,
 )
 
-# --------------------------------------------------------------------------------------------------
 # Vectors.
-# --------------------------------------------------------------------------------------------------
 
 
 def gradient_of(trip, client_learning_rate: float):
@@ -162,9 +160,7 @@ def the_only_trip(rule, trips):
     return trips[0]
 
 
-# --------------------------------------------------------------------------------------------------
 # Weights by staleness, normalized over the buffer.
-# --------------------------------------------------------------------------------------------------
 
 
 class FedStaleWeight(ReportingRule):
@@ -255,9 +251,7 @@ class ExponentialWeighting(ReportingRule):
         return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
 
-# --------------------------------------------------------------------------------------------------
 # One gradient per step.
-# --------------------------------------------------------------------------------------------------
 
 
 class VanillaASGD(ReportingRule):
@@ -465,9 +459,7 @@ class RescaledASGD(ReportingRule):
         return scale(own * rates, gradient_of(trip, self.client_learning_rate))
 
 
-# --------------------------------------------------------------------------------------------------
 # FADAS: a step of the server that is smaller where the buffer is late.
-# --------------------------------------------------------------------------------------------------
 
 
 class FADAS(ReportingRule):
@@ -534,9 +526,7 @@ class AMSGrad:
         return subtract(params, scale(self.learning_rate, direction))
 
 
-# --------------------------------------------------------------------------------------------------
 # A gradient or an update stored per client.
-# --------------------------------------------------------------------------------------------------
 
 
 class GradientCacheRule(ReportingRule):
@@ -773,9 +763,7 @@ class FedFa(ReportingRule):
         return subtract(params, mean) if self.of_models else scale(-1.0, mean)
 
 
-# --------------------------------------------------------------------------------------------------
 # The K gradients of a step.
-# --------------------------------------------------------------------------------------------------
 
 
 def stale_exponential(staleness) -> float:
@@ -1068,9 +1056,7 @@ def cosine_gated(decay: float, cutoff: float):
     return weight
 
 
-# --------------------------------------------------------------------------------------------------
 # Zeno++.
-# --------------------------------------------------------------------------------------------------
 
 
 class ZenoPlusPlus(ReportingRule):
@@ -1130,9 +1116,7 @@ class ZenoPlusPlus(ReportingRule):
         return candidate if accepted else None
 
 
-# --------------------------------------------------------------------------------------------------
 # FedNova.
-# --------------------------------------------------------------------------------------------------
 
 
 class FedNova(ReportingRule):
@@ -1166,9 +1150,7 @@ class FedNova(ReportingRule):
         return scale(-mean_steps, weighted_sum(shares, per_step))
 
 
-# --------------------------------------------------------------------------------------------------
 # FedCompass.
-# --------------------------------------------------------------------------------------------------
 
 
 class FedCompass(Rule):
@@ -1185,9 +1167,7 @@ class FedCompass(Rule):
         return scale(-1.0, weighted_sum(weights, [trip.update for trip in trips]))
 
 
-# --------------------------------------------------------------------------------------------------
 # FedAT.
-# --------------------------------------------------------------------------------------------------
 
 
 class FedAT(ReportingRule):
@@ -1219,9 +1199,7 @@ class FedAT(ReportingRule):
         return subtract(params, weighted_sum(weights, self.models))
 
 
-# --------------------------------------------------------------------------------------------------
 # FAVAS.
-# --------------------------------------------------------------------------------------------------
 
 
 class FAVAS(ReportingRule):
@@ -1259,9 +1237,7 @@ class FAVAS(ReportingRule):
         return subtract(params, scale(1.0 / size, mean))
 
 
-# --------------------------------------------------------------------------------------------------
 # Server optimizers of asynchronous DiLoCo.
-# --------------------------------------------------------------------------------------------------
 
 
 class HeLoCo:
@@ -1332,9 +1308,7 @@ class DelayedNesterov:
         return subtract(params, scale(self.learning_rate, direction))
 
 
-# --------------------------------------------------------------------------------------------------
 # Clients that keep something between their trips.
-# --------------------------------------------------------------------------------------------------
 
 
 class SCAFFOLD(Rule):
@@ -1518,9 +1492,7 @@ class Ditto(FedBuff):
         return super().pseudo_gradient(params, trips)
 
 
-# --------------------------------------------------------------------------------------------------
 # Compression of updates, with error feedback.
-# --------------------------------------------------------------------------------------------------
 
 
 def as_vector(tree) -> list:
@@ -1693,9 +1665,7 @@ class QAFeL(Compressed):
         self.hidden[version] = add(before, from_vector(change, params))
 
 
-# --------------------------------------------------------------------------------------------------
 # Server optimizers of Reddi et al., algorithm 2.
-# --------------------------------------------------------------------------------------------------
 
 
 class ReddiOptimizer:

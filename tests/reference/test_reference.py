@@ -13,9 +13,7 @@ from rows_events import EVENTS
 from rows_refused import REFUSED, STARVED
 from rows_steps import STEPS
 
-# --------------------------------------------------------------------------------------------------
 # Helpers.
-# --------------------------------------------------------------------------------------------------
 
 
 def scalar(value):
@@ -87,9 +85,7 @@ def drawn_world(sizes, seed, *, ties=False, steps=30, **settings):
     }
 
 
-# --------------------------------------------------------------------------------------------------
 # Parameters, models and client work.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_tree_functions_by_hand():
@@ -199,9 +195,7 @@ def test_trips_without_examples_are_refused(batches):
         ref.local_update(params, np.zeros((2, 4)), np.zeros(2, int), batches, 0.1)
 
 
-# --------------------------------------------------------------------------------------------------
 # Staleness weights, rules and server optimizers.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,9 +281,7 @@ def test_server_optimizers_by_hand(optimizer, expected):
     )  # it has no memory of that
 
 
-# --------------------------------------------------------------------------------------------------
 # Cases worked out by hand.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("simulate", "case", "changes"), each_run(EVENTS + CLIENTS + STEPS))
@@ -377,9 +369,7 @@ def test_settings_without_meaning_are_refused(match, settings):
         run(**(world([1, 1], stop_after_steps=3) | settings))
 
 
-# --------------------------------------------------------------------------------------------------
 # The other two simulators, by hand.
-# --------------------------------------------------------------------------------------------------
 
 
 def run_drawn(**changes):
@@ -562,9 +552,7 @@ def test_synchronous_rounds_refuse_a_wrong_choice():
         )
 
 
-# --------------------------------------------------------------------------------------------------
 # Reductions: settings in which one algorithm is another.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -640,9 +628,7 @@ def test_starts_at_the_times_of_a_run_with_places_make_the_same_run(restart):
     assert replay_text(timed) == replay_text(placed)
 
 
-# --------------------------------------------------------------------------------------------------
 # Laws that hold for any delays.
-# --------------------------------------------------------------------------------------------------
 
 SIZES = [(1, 1, 1), (5, 5, 1), (8, 3, 1), (12, 12, 5), (20, 7, 10), (30, 30, 4), (3, 2, 9)]
 AFTER_STEP = [(1, 1, 1), (4, 4, 4), (5, 5, 1), (9, 9, 4), (20, 20, 7), (20, 20, 13)]
@@ -706,9 +692,7 @@ def test_each_round_holds_each_client_once(sizes, ties):
     assert {trip.trip for trip in replay.in_flight} == {len(replay.applied) // num_clients}
 
 
-# --------------------------------------------------------------------------------------------------
 # Laws for all settings together.
-# --------------------------------------------------------------------------------------------------
 
 
 def coming_and_going(generator, num_clients, ties):

@@ -7,9 +7,7 @@ import pytest
 import reference as ref
 import reference_rules as rules
 
-# --------------------------------------------------------------------------------------------------
 # Helpers.
-# --------------------------------------------------------------------------------------------------
 
 
 def vector(*entries):
@@ -110,9 +108,7 @@ def train_ace(rule, optimizer, *, data, **settings):
     return train(rule, optimizer, data=data, first_buffer_size=len(data), **settings)
 
 
-# --------------------------------------------------------------------------------------------------
 # Vectors.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_cosine_of_zero_vectors_is_zero_and_rounding_keeps_it_within_one():
@@ -146,9 +142,7 @@ def test_8_bit_values_are_multiples_of_the_step_with_the_right_mean_and_variance
     assert all(np.array_equal(sample["b"], tree["b"]) for sample in drawn)
 
 
-# --------------------------------------------------------------------------------------------------
 # FedStaleWeight and exponential weighting.
-# --------------------------------------------------------------------------------------------------
 
 
 def weights_after(rule, *steps):
@@ -208,9 +202,7 @@ def test_fedstaleweight_reaches_the_bounds_of_appendix_a():
     assert close([largest, smallest], [(3 * 7 + 1) / (3 * (7 + 1)), 1 / (2 * (3 * 7 + 1) + 1)])
 
 
-# --------------------------------------------------------------------------------------------------
 # One gradient per step.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -274,9 +266,7 @@ def test_rules_for_one_gradient_refuse_two(rule):
         directions(rule, [[gradient_trip(1.0), gradient_trip(2.0)]])
 
 
-# --------------------------------------------------------------------------------------------------
 # ACE, ACED.
-# --------------------------------------------------------------------------------------------------
 
 FIRST_STEP = [gradient_trip((float(client), 3.0), client=client) for client in range(3)]  # mean (1, 3)
 
@@ -425,9 +415,7 @@ def test_the_active_set_of_aced_is_small_after_the_beginning_and_the_silent_leav
     assert len(replay.in_flight) == 9
 
 
-# --------------------------------------------------------------------------------------------------
 # Gradients on all data, and the directions that a rule gives.
-# --------------------------------------------------------------------------------------------------
 
 
 def client_gradient(data, client, params):
@@ -451,9 +439,7 @@ class Recording(ref.SGD):
         return super().apply(params, gradient)
 
 
-# --------------------------------------------------------------------------------------------------
 # CA²FL.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_ca2fl_with_a_client_twice_in_one_buffer():
@@ -483,9 +469,7 @@ def test_the_two_moments_of_ca2fl_differ_only_where_a_client_is_twice_in_one_buf
     assert ref.norm(ref.subtract(one.params[first + 1], other.params[first + 1])) > 1e-6
 
 
-# --------------------------------------------------------------------------------------------------
 # TWAFL, SASGD, GSGM.
-# --------------------------------------------------------------------------------------------------
 
 
 GSGM_STEPS = [
@@ -535,9 +519,7 @@ def test_gsgm_on_rounds_is_the_mean_plus_the_mean_direction_of_the_round_before(
     assert_same_replays(train(rules.GSGM(0.3, 0.0), ref.SGD(0.2), **settings), mean)
 
 
-# --------------------------------------------------------------------------------------------------
 # WKAFL.
-# --------------------------------------------------------------------------------------------------
 
 
 def wkafl(**changes):
@@ -677,9 +659,7 @@ def test_wkafl_on_data_goes_through_both_stages_and_the_parts_matter():
         assert ref.norm(ref.subtract(final, whole)) > 1e-3
 
 
-# --------------------------------------------------------------------------------------------------
 # Zeno++.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_zeno_by_hand():
@@ -745,9 +725,7 @@ def test_zeno_survives_a_zero_gradient_of_its_own():
     assert directions(rule, [[gradient_trip((1.0, 2.0))]]) == [[0.0, 0.0]]
 
 
-# --------------------------------------------------------------------------------------------------
 # FedNova.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_fednova_undoes_the_number_of_local_steps():
@@ -761,9 +739,7 @@ def test_fednova_undoes_the_number_of_local_steps():
     assert rule.reports == [{"mean_steps": 5.0}]
 
 
-# --------------------------------------------------------------------------------------------------
 # Directions by hand.
-# --------------------------------------------------------------------------------------------------
 
 OF_ACE = [
     FIRST_STEP,
@@ -847,9 +823,7 @@ def test_directions_by_hand(rule, steps, expected):
     assert close(directions(rule, steps), expected)
 
 
-# --------------------------------------------------------------------------------------------------
 # FedAdagrad, FedAdam, FedYogi.
-# --------------------------------------------------------------------------------------------------
 
 
 def descend(optimizer, gradients):

@@ -64,9 +64,7 @@ def difference(first: jafl.History, second: jafl.History) -> float:
     return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 
-# --------------------------------------------------------------------------------------------------
 # ACE and its neighbours.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
@@ -221,9 +219,7 @@ def test_the_noise_of_ace_is_that_of_one_example_over_all_clients():
     assert np.all(np.abs(noise.mean(axis=0)) < 5 * noise.std(axis=0) / np.sqrt(len(noise)) + 1e-12)
 
 
-# --------------------------------------------------------------------------------------------------
 # FedStaleWeight.
-# --------------------------------------------------------------------------------------------------
 
 
 def fifteen_clients(steps: int = 4_000, seed: int = 0) -> jafl.EventSchedule:
@@ -292,9 +288,7 @@ def test_the_bounds_of_fedstaleweight_hold_for_every_weight(buffer_size: int):
     np.testing.assert_allclose(np.bincount(schedule.step, weights), 1, rtol=1e-12)
 
 
-# --------------------------------------------------------------------------------------------------
 # WKAFL and FedNova.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.full

@@ -265,9 +265,7 @@ def test_a_dry_run_of_several_leaves_a_folder_for_each(tmp_path, monkeypatch):
         assert any(line.startswith(name) for line in said)
 
 
-# --------------------------------------------------------------------------------------------------
 # Algorithms.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=in_tiers(list(presets.ALGORITHMS), ("fedbuff", "ace")))

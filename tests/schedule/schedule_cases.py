@@ -137,9 +137,7 @@ def synchronous_cases(draw) -> Case:
     return Case(synchronous, arguments)
 
 
-# --------------------------------------------------------------------------------------------------
 # What can be asked for beside the delays.
-# --------------------------------------------------------------------------------------------------
 
 
 @st.composite

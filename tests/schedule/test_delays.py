@@ -62,9 +62,7 @@ def is_law(value):
     return isinstance(value, type) and issubclass(value, delays.Delay) and value is not delays.Delay
 
 
-# --------------------------------------------------------------------------------------------------
 # Each law.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1, -7])
@@ -149,9 +147,7 @@ def test_once_per_client():
     assert scipy.stats.kstest(durations[:, 0], scipy.stats.expon(scale=2.0).cdf).pvalue > 1e-3
 
 
-# --------------------------------------------------------------------------------------------------
 # Groups.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_groups_begin_and_end_where_they_say():
@@ -186,9 +182,7 @@ def test_a_group_by_number_of_examples_counts_all_clients():
     assert mean == pytest.approx(100, abs=5 * 100 / np.sqrt(2000))
 
 
-# --------------------------------------------------------------------------------------------------
 # A fraction of slow clients.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1, -7])
@@ -268,9 +262,7 @@ def test_slow_laws_may_be_made_of_laws():
     np.testing.assert_array_equal(draw(law), np.where(slow, draw(once), draw(groups)))
 
 
-# --------------------------------------------------------------------------------------------------
 # The network, throttling, functions.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_sending_takes_bytes_over_bandwidth():
@@ -425,9 +417,7 @@ def test_what_are_no_durations_is_refused(value, parts):
         draw(delays.from_function(lambda client, trip: value, vectorised=True))
 
 
-# --------------------------------------------------------------------------------------------------
 # Keyed draws.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("law", EVERY_LAW.values(), ids=EVERY_LAW)
@@ -544,9 +534,7 @@ def test_all_draws_differ():
     assert len(np.unique(uniform_numbers())) == len(CLIENT)
 
 
-# --------------------------------------------------------------------------------------------------
 # What is refused.
-# --------------------------------------------------------------------------------------------------
 
 
 ABOVE, AT_LEAST = "must be a finite number above 0", "must be a finite number, at least 0"

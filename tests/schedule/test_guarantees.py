@@ -12,9 +12,7 @@ from jafl.schedule import asynchronous, delays, queued, synchronous
 
 CASES = asynchronous_cases() | synchronous_cases()
 
-# --------------------------------------------------------------------------------------------------
 # Each guarantee holds.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
@@ -45,9 +43,7 @@ def test_cost_counts_trips_thrown_away(case):
     assert costs == [schedule.concurrency * step for step in range(schedule.num_steps + 1)]
 
 
-# --------------------------------------------------------------------------------------------------
 # Each check notices what it is about.
-# --------------------------------------------------------------------------------------------------
 
 EXPONENTIAL, LAW_OF_ROUNDS = delays.exponential(1.0), delays.uniform(1.0, 2.0)
 # Five of eight clients train; no two arrivals share an instant.

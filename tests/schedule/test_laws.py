@@ -13,9 +13,7 @@ from schedule_cases import WholeNumbers, asynchronous_cases
 
 from jafl.schedule import asynchronous, delays, synchronous
 
-# --------------------------------------------------------------------------------------------------
 # Exact for every schedule.
-# --------------------------------------------------------------------------------------------------
 
 
 def staleness_carried(schedule):
@@ -115,9 +113,7 @@ def test_a_budget_of_client_trips_buys_whole_steps(client_trips):
     assert rounds.trips_started_by(rounds.num_steps) == 10 * (client_trips // 10)
 
 
-# --------------------------------------------------------------------------------------------------
 # Who is chosen.
-# --------------------------------------------------------------------------------------------------
 
 
 def uniform_enough(counts):
@@ -179,9 +175,7 @@ def test_each_tie_of_many_clients_is_handled_in_client_order():
         assert np.all(np.diff(schedule.client[schedule.arrival_time == time]) > 0)
 
 
-# --------------------------------------------------------------------------------------------------
 # Means that the papers state.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.few_by_default(2)

@@ -103,9 +103,7 @@ def test_thrown_away_trips_do_not_count():
     assert set(rounds.client.tolist()) & set(rounds.discarded_client.tolist())  # cancelled, and applied later
 
 
-# --------------------------------------------------------------------------------------------------
 # By hand.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_gap_by_hand():
@@ -143,9 +141,7 @@ def test_rounds_of_a_pass_with_cancelled_trips():
     assert 3 not in schedule.client.tolist()
 
 
-# --------------------------------------------------------------------------------------------------
 # Where nobody may start.
-# --------------------------------------------------------------------------------------------------
 
 BUFFERED = {
     "num_clients": 6,
@@ -209,9 +205,7 @@ def test_what_the_refusal_recommends_helps(name):
     assert protocol(**{**arguments, **limits, "server_steps": steps}).num_steps == steps
 
 
-# --------------------------------------------------------------------------------------------------
 # Poisson cohorts.
-# --------------------------------------------------------------------------------------------------
 
 
 def poisson(rounds=4_000, **changes):

@@ -97,9 +97,7 @@ def test_the_same_trips_as_in_the_papers_loop(protocol, data):
     guarantees.check_durations(schedule, law, seed)
 
 
-# --------------------------------------------------------------------------------------------------
 # Ringmaster ASGD.
-# --------------------------------------------------------------------------------------------------
 
 SPEEDS = delays.log_normal(1.0, 1.0)
 FIXED = delays.once_per_client(SPEEDS)
@@ -165,9 +163,7 @@ def test_ringmasters_bound_on_the_time_of_its_steps(threshold, too_stale):
     assert np.max(moments[threshold:] - moments[:-threshold]) <= bound
 
 
-# --------------------------------------------------------------------------------------------------
 # PORT.
-# --------------------------------------------------------------------------------------------------
 
 
 def parts_of(law, seed):
@@ -233,9 +229,7 @@ def test_interrupts_by_hand():
     assert schedule.step_time.tolist() == [2.0, 3.0, 3.75, 6.0]
 
 
-# --------------------------------------------------------------------------------------------------
 # Rennala SGD and Malenia SGD.
-# --------------------------------------------------------------------------------------------------
 
 TIMES = (1.0, 1.7, 2.9, 4.9, 8.2, 13.3)
 
@@ -310,9 +304,7 @@ def test_up_to_one_trip_a_client_malenia_waits_for_the_last_client_alone():
         assert np.sum(trips == trips[-1]) == 1
 
 
-# --------------------------------------------------------------------------------------------------
 # Ringleader ASGD.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clients", [1, 3, 5, 10])
@@ -365,9 +357,7 @@ def test_equal_clients_of_ringleader_step_in_turn():
     ]  # all in turn, from another one on
 
 
-# --------------------------------------------------------------------------------------------------
 # FedFix.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_steps_that_wait_for_the_slowest_are_rounds():

@@ -148,9 +148,7 @@ def test_slots_against_a_ring(num_clients, concurrency, buffer_size, law, trips,
     assert schedule.staleness.max() + 1 >= ring_at_least
 
 
-# --------------------------------------------------------------------------------------------------
 # Buckets.
-# --------------------------------------------------------------------------------------------------
 
 SIZES = np.arange(1, 20_000)
 BUCKETS = np.array([bucket(int(size)) for size in SIZES])

@@ -21,9 +21,7 @@ from jafl.schedule import (
     synchronous,
 )
 
-# --------------------------------------------------------------------------------------------------
 # WKAFL, appendix D: the ages of the gradients under way.
-# --------------------------------------------------------------------------------------------------
 
 
 def mean_ages(schedule):
@@ -89,9 +87,7 @@ def test_wkafl_appendix_d_fails_rounded_up():
     assert bound(95, 10, math.floor) < ages.min() < bound(95, 10, math.ceil)
 
 
-# --------------------------------------------------------------------------------------------------
 # ACE: delays that count server iterations.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("clients", "mean"), [(100, 5.0), (100, 30.0), (10, 5.0)])
@@ -110,9 +106,7 @@ def test_the_reports_of_a_unit_of_time_are_binomial(clients, mean):
     assert clients * chance == pytest.approx(clients / (mean + 0.5), rel=0.01)
 
 
-# --------------------------------------------------------------------------------------------------
 # The unit of time.
-# --------------------------------------------------------------------------------------------------
 
 PLAIN = {"num_clients": 50, "concurrency": 20, "buffer_size": 3, "server_steps": 500, "seed": 4}
 OPTIONS = {"num_clients": 40, "concurrency": 25, "buffer_size": 5, "server_steps": 120, "seed": 6}
@@ -176,9 +170,7 @@ def assert_same_but_for_times(short, long, factor):
             np.testing.assert_array_equal(found, expected, err_msg=field.name)
 
 
-# --------------------------------------------------------------------------------------------------
 # FedBuff, appendix A.
-# --------------------------------------------------------------------------------------------------
 
 ARRIVE_ALIKE = ("dropout", "failure_rate", "availability", "restart")
 
@@ -204,9 +196,7 @@ def test_staleness_in_a_buffer_against_one_trip_per_step(case, buffer_size):
     assert np.all(buffered.staleness <= np.ceil(single.staleness / buffer_size))
 
 
-# --------------------------------------------------------------------------------------------------
 # K-sync and K-batch-sync.
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restart", ["after_step", "at_once"])
@@ -230,9 +220,7 @@ def test_k_sync_and_k_batch_sync_lengths(restart):
     assert repeated == (restart == "at_once")
 
 
-# --------------------------------------------------------------------------------------------------
 # FedStaleWeight.
-# --------------------------------------------------------------------------------------------------
 
 
 def share_of_influence(throttled_to, weighted):

@@ -8,9 +8,7 @@ from jafl.base.errors import SettingError
 from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals
 from jafl.schedule.counting import in_flight
 
-# --------------------------------------------------------------------------------------------------
 # The corners of leaving, by hand.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_another_client_takes_the_place_of_one_that_leaves_at_the_last_step():
@@ -24,9 +22,7 @@ def test_another_client_takes_the_place_of_one_that_leaves_at_the_last_step():
     assert schedule.inflight_client.tolist() == [1 - schedule.client[0]]
 
 
-# --------------------------------------------------------------------------------------------------
 # Lost trips in K-asynchronous training.
-# --------------------------------------------------------------------------------------------------
 
 K_ASYNCHRONOUS = {
     "num_clients": 100,
@@ -50,9 +46,7 @@ def test_places_of_lost_trips_are_taken_anew(seed):
         asynchronous(**K_ASYNCHRONOUS, seed=seed, replace_lost="after_step")
 
 
-# --------------------------------------------------------------------------------------------------
 # Open arrivals and initial rounds, by hand.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_open_arrivals_by_hand():

@@ -104,9 +104,7 @@ def test_the_same_clients_leave(name):
     assert len(dropout.leavers(CLIENTS, SEED)) == 3
 
 
-# --------------------------------------------------------------------------------------------------
 # One client more.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_a_new_client_changes_no_other_clients_durations_failures_or_presence():

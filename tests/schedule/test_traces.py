@@ -48,9 +48,7 @@ def write_text(folder, text, name="trace.csv"):
     return path
 
 
-# --------------------------------------------------------------------------------------------------
 # Durations.
-# --------------------------------------------------------------------------------------------------
 
 DURATION = st.floats(0, 1e300) | st.integers(0, 10**9)
 RECORDED = st.lists(st.lists(DURATION, min_size=1, max_size=6), min_size=1, max_size=5)
@@ -179,9 +177,7 @@ def test_a_law_of_a_trace_is_shown_by_its_path():
     assert repr(law) == f"DurationTrace(path={str(EXAMPLES / 'durations.csv')!r}, cycled=True)"
 
 
-# --------------------------------------------------------------------------------------------------
 # Availability.
-# --------------------------------------------------------------------------------------------------
 
 # Lengths of absence (the first from time 0) and presence in turn, in whole units, so that sums are exact.
 TURNS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=5)
@@ -239,9 +235,7 @@ def test_windows_of_another_number_of_clients_are_refused():
         trace.check_clients(7)
 
 
-# --------------------------------------------------------------------------------------------------
 # The example files.
-# --------------------------------------------------------------------------------------------------
 
 
 def test_the_example_of_durations():
@@ -264,9 +258,7 @@ def test_the_example_of_availability():
     np.testing.assert_array_equal(trace.end.reshape(6, 4), expected + 3)
 
 
-# --------------------------------------------------------------------------------------------------
 # What is refused.
-# --------------------------------------------------------------------------------------------------
 
 HEADER, WINDOWS = "client,duration\n", "client,start,end\n"
 REFUSED_CSV = {
