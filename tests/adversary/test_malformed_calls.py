@@ -3,20 +3,36 @@
 import warnings
 
 import pytest
+import rows_python
+import rows_schedules
 from in_process import assert_says
-from rows_python import ROWS
+from tiers import in_tiers
 
 from jafl.base.errors import SettingError
 
-pytestmark = pytest.mark.full
 
-
-@pytest.mark.few_in_full(90)
-@pytest.mark.parametrize("row", ROWS)
-def test_a_call_with_a_bad_argument_is_refused(row):
-    call, words = ROWS[row]
+def message_of(call):
+    """What the call is refused with."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         with pytest.raises(SettingError) as refused:
             call()
-    assert_says(str(refused.value), words)
+    return str(refused.value)
+
+
+@pytest.mark.full
+@pytest.mark.few_in_full(90)
+@pytest.mark.parametrize("row", rows_python.ROWS)
+def test_a_call_with_a_bad_argument_is_refused(row):
+    call, words = rows_python.ROWS[row]
+    assert_says(message_of(call), words)
+
+
+@pytest.mark.parametrize(
+    "row", in_tiers(rows_schedules.ROWS, rows_schedules.ROWS.keys() - {"a clock that hardly moves"})
+)
+def test_what_is_no_schedule_delay_or_presence_is_refused_in_one_line(row):
+    call, words = row
+    message = message_of(call)
+    assert_says(message, words)
+    assert "\n" not in message

@@ -8,7 +8,6 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from schedule_cases import presences
 
-from jafl.base.errors import SettingError
 from jafl.schedule import availability
 
 CLIENTS = 9
@@ -126,39 +125,3 @@ def test_windows_by_hand():
     once = availability.windows([0, 1], [1.0], [2.0]).prepare(1, 0)
     assert [once.next_available(0, time) for time in (0.0, 1.5, 2.0)] == [1, 1.5, math.inf]
     assert once.present_until(0, 1.5) == math.inf  # nothing is lost
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: availability.diurnal(0.0), "the availability's day_length is 0.0"),
-        (lambda: availability.diurnal(24.0, 1.1), "the availability's share is 1.1"),
-        (lambda: availability.diurnal(24.0, 0.0), "the availability's share is 0.0"),
-        (lambda: availability.diurnal(24.0, 0.5, -0.1), "the availability's spread is -0.1"),
-        (
-            lambda: availability.diurnal(1.0, 0.5).prepare(1, 0).next_available(0, 2.0**40),
-            "the availability's share is 0.5, but must be at least 1: at time",
-        ),
-        (lambda: availability.on_and_off(0.0), "the availability's mean_on is 0.0"),
-        (lambda: availability.on_and_off(1.0, math.inf), "the availability's mean_off is inf"),
-        (
-            lambda: availability.windows([0, 1], [0.0], [1.0]).prepare(2, 0),
-            "number of clients of the availability is 1",
-        ),
-        (lambda: availability.windows([0, 1], [1.0], [1.0]).prepare(1, 0), "windows of client 0"),
-        (lambda: availability.windows([0, 2], [0.0, 1.0], [2.0, 3.0]).prepare(1, 0), "without overlap"),
-        (lambda: availability.windows([0, 1], [0.0], [6.0], period=5.0).prepare(1, 0), "to the period 5"),
-        (lambda: availability.windows([0, 1], [-1.0], [6.0]).prepare(1, 0), "from 0 on"),
-        (
-            lambda: availability.from_functions(lambda client, time: time - 1).next_available(3, 2.0),
-            "next_time of the availability for client 3 at time 2 is 1.0",
-        ),
-        (
-            lambda: availability.from_functions(max, lambda client, time: time).window_end(3, 2.0),
-            "until of the availability for client 3 at time 2 is 2.0, but must be above 2",
-        ),
-    ],
-)
-def test_laws_refuse(make, message):
-    with pytest.raises(SettingError, match=message.replace("(", r"\(")):
-        make()

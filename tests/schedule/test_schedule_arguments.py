@@ -139,59 +139,6 @@ def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):
         schedule(availability=law)
 
 
-@pytest.mark.parametrize(
-    "make, said",
-    [
-        (lambda: schedule(availability="diurnal"), "availability is 'diurnal', but must be a law of jafl.avail"),
-        (lambda: schedule(availability=availability.diurnal), "Call the law: jafl.availability.diurnal(...)"),
-        (lambda: schedule(availability="none.csv"), "none.csv' cannot be read"),
-        (lambda: schedule(delay="none.npz"), "none.npz' cannot be read"),
-        (lambda: schedule(delay=delays.exponential), "a law of jafl.delays"),
-        (lambda: schedule(dropout=0.5), "dropout is 0.5, but must be a jafl.Dropout"),
-        (lambda: schedule(failure_rate="0.1"), "failure_rate is '0.1', but must be at least 0 and below 1"),
-        (lambda: schedule(failure_rate=math.nan), "failure_rate is nan"),
-        (lambda: schedule(cancel_at_step="no"), "cancel_at_step is 'no', but must be True or False"),
-        (lambda: schedule(concurrency=6, initial_round="no"), "initial_round is 'no', but must be True or False"),
-        (lambda: schedule(flush_after="1"), "flush_after is '1', but must be a finite number above 0"),
-        (lambda: delays.exponential("1"), "the delay's mean is '1', but must be a finite number above 0"),
-        (lambda: delays.uniform(3, 1), "the delay's high is 1, but must be a finite number, at least low (3)"),
-        (lambda: delays.uniform(0, math.inf), "the delay's high is inf"),
-        (lambda: delays.groups({4: DELAY}), ("members is {4:", "pair (number of clients, law)")),
-        (lambda: delays.groups([(DELAY, 4)]), "must be (clients >= 1, a delay)"),
-        (
-            lambda: delays.proportional_to_examples("ten"),
-            ("num_examples.dtype is '<U3'", "federation.num_examples"),
-        ),
-        (lambda: delays.slow_fraction(DELAY, DELAY, None), "the delay's fraction is None"),
-        (lambda: delays.with_network(DELAY, 1.0, "fast", 1.0), "download_bandwidth is 'fast'"),
-        (lambda: availability.diurnal(day_length="24"), "the availability's day_length is '24'"),
-        (lambda: availability.on_and_off(mean_off=0), "the availability's mean_off is 0"),
-        (lambda: availability.from_functions(3.0), "next_time of the availability is 3.0"),
-        (lambda: schedule(availability=availability.windows(range(7), [0.0], [1.0])), "(1, 1), but must be (6, 6)"),
-        (
-            lambda: schedule(availability=availability.windows(range(7), [0.0] * 6, [1.0] * 6, period=-1.0)),
-            "the availability's period is -1.0",
-        ),
-        (lambda: jafl.Dropout(clients="all", trips=1), "the dropout's clients is 'all'"),
-        (lambda: jafl.Dropout(fraction="half", time=1.0), "the dropout's fraction is 'half'"),
-        (lambda: jafl.duration_trace(3), "path is 3, but must be that of a .csv or .npz file"),
-        (lambda: jafl.read_availability("x.csv", cycle_after="day"), "cycle_after is 'day'"),
-        (
-            lambda: jafl.open_arrivals(num_clients=6, start_rate="1", delay=DELAY, server_steps=1),
-            "start_rate is '1'",
-        ),
-        (lambda: jafl.trip_by_trip("waves"), "schedule is 'waves', but must be a jafl.EventSchedule"),
-        (lambda: jafl.diagnostics.summary(None), "schedule is None, but must be a jafl.EventSchedule"),
-        (lambda: jafl.plots.timeline(3), "schedule is 3, but must be a jafl.EventSchedule"),
-        (lambda: jafl.plots.staleness(schedule()), ("schedules is <EventSchedule", "{label: schedule}")),
-    ],
-)  # fmt: skip
-def test_natural_mistakes_are_told_in_words(make, said):
-    said = said if isinstance(said, tuple) else (said,)
-    with refuses(*said):
-        make()
-
-
 @pytest.mark.parametrize("kind, missing", [(jafl.Delay, "quantile"), (jafl.Availability, "prepare")])
 def test_a_law_without_its_methods_says_which_it_needs(kind, missing):
     class Own(kind):
@@ -200,3 +147,38 @@ def test_a_law_without_its_methods_says_which_it_needs(kind, missing):
     name = "delay" if kind is jafl.Delay else "availability"
     with pytest.raises(NotImplementedError, match=f"Own has no {missing}"):
         schedule(**{name: Own()})
+
+
+def test_the_edges_of_what_is_allowed():
+    """What is refused beyond them stands in tests/adversary/rows_schedules.py."""
+    buffered = {"num_clients": 10, "concurrency": 4, "buffer_size": 3, "delay": DELAY}
+    everyone = jafl.asynchronous(**(buffered | {"concurrency": 10, "buffer_size": 25, "server_steps": 5}))
+    assert (everyone.num_clients, everyone.concurrency, everyone.num_trips) == (10, 10, 125)
+    exactly = jafl.asynchronous(**buffered, client_trips=3)
+    assert (exactly.num_clients, exactly.concurrency, exactly.num_steps) == (10, 4, 1)
+    cohorts = {"num_clients": 10, "cohort_size": 4, "delay": DELAY}
+    rounds = jafl.synchronous(**cohorts, over_selection=1.5, server_steps=5)
+    assert (rounds.num_clients, rounds.concurrency, rounds.num_trips) == (10, 10, 20)
+    exactly = jafl.synchronous(**cohorts, over_selection=0.5, client_trips=6)
+    assert (exactly.concurrency, exactly.num_steps) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    "cohort_size, over_selection, started",
+    [
+        (100, 0.1, 110),
+        (10, 0.11, 12),
+        (10, 0.3, 13),
+        (1000, 0.3, 1300),
+        (3, 0.5, 5),
+        (3, 1 / 3, 4),
+        (7, 0.0, 7),
+    ],
+)
+def test_over_selection_rounds_up_but_not_rounding_errors(cohort_size, over_selection, started):
+    schedule = jafl.synchronous(
+        num_clients=1500, cohort_size=cohort_size, over_selection=over_selection, delay=DELAY, server_steps=2
+    )
+    assert schedule.concurrency == started
+    assert len(schedule.client) == 2 * cohort_size
+    assert len(schedule.discarded_client) == 2 * (started - cohort_size)

@@ -12,7 +12,7 @@ from replays import assert_equal, clients_of_rounds, replayed_rounds
 from schedule_cases import ALWAYS_ZERO, POSITIVE, SOMETIMES_ZERO, Case, by_client, dropouts, laws, presences
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, availability, delays, synchronous
+from jafl.schedule import availability, delays, synchronous
 from jafl.schedule.draws import PARTICIPATION, keyed_uniform
 
 OPTIONS = ("availability", "failure_rate", "dropout", "deadline", "min_reports", "participation", "limits")
@@ -235,41 +235,3 @@ def test_a_budget_of_trips_is_never_exceeded():
     assert 100 - 7 < started <= 100
     more = synchronous(**world, server_steps=schedule.num_steps, failure_rate=0.3, deadline=2.0)
     np.testing.assert_array_equal(schedule.arrival_time, more.arrival_time)
-
-
-REFUSED = {
-    "deadline before the shortest trip": (
-        {"cohort_size": 2, "deadline": 0.5, "delay": delays.constant(1.0)},
-        "deadline is 0.5, but must be at least 1, the shortest trip of these 5 rounds"),
-    "deadline of 0": ({"cohort_size": 2, "deadline": 0.0}, "deadline is 0.0, but must be a finite number above 0"),
-    "deadline that is no number": ({"cohort_size": 2, "deadline": np.nan}, "deadline is nan"),
-    "participation above 1": ({"participation": 1.5}, "participation is 1.5, but must be a probability"),
-    "participation below 0": ({"participation": [0.5, -0.1, 0, 0]}, "participation of client 1 is -0.1"),
-    "participation of others": ({"participation": [0.5]}, "participation is [0.5], but must be a number, or one for"),
-    "participation of nobody": ({"participation": 0.0}, "participation is 0.0, but must be above 0"),
-    "participation and a size": ({"participation": 0.5, "cohort_size": 2}, "cohort_size is 2, but must be left out"),
-    "participation that nobody takes": (
-        {"participation": 1e-9}, "participation is 1e-09, but must be larger: in 5 rounds no client took part"),
-    "neither": ({}, "cohort_size is None", "Or give participation"),
-    "reports above the cohort": ({"cohort_size": 2, "min_reports": 3}, "min_reports is 3, but must be at most 2"),
-    "no reports": ({"cohort_size": 2, "min_reports": 0}, "min_reports is 0"),
-    "failures": ({"cohort_size": 2, "failure_rate": 1.0}, "failure_rate is 1.0"),
-    "poisson": (
-        {"cohort_size": 2, "cohorts": "poisson", "failure_rate": 0.1},
-        "failure_rate is 0.1, but must be left out where cohorts is 'poisson'", "participation, not cohorts"),
-    "everybody leaves": (
-        {"cohort_size": 2, "dropout": Dropout(fraction=1.0, server_step=3)},
-        "starves in server step 3 of 5", "4 have left (dropout)", "or stop after 3 server steps"),
-    "nobody is there": (
-        {"cohort_size": 2, "availability": availability.windows([0] * 5, [], [])}, "starves in server step 0 of 5"),
-    "all trips are lost": (
-        {"cohort_size": 2, "availability": availability.on_and_off(1e-3, 1.0), "delay": delays.constant(5.0)},
-        "min_reports is 1, but must be lower: in all 5 rounds fewer clients reported"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(refused):
-    arguments, *parts = refused
-    with pytest.raises(SettingError, match=".*".join(map(re.escape, parts))):
-        synchronous(**{"num_clients": 4, "server_steps": 5, "delay": delays.exponential(1.0), **arguments})
