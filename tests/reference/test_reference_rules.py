@@ -195,6 +195,15 @@ def test_exponential_weighting_by_hand(base, expected):
     assert close(directions(rules.ExponentialWeighting(0.5), [step])[0], [-1 / 3, -2 / 3])
 
 
+@pytest.mark.parametrize("base", [0.5, 1.5])
+def test_exponential_weighting_survives_staleness_of_thousands(base):
+    near = weights_after(rules.ExponentialWeighting(base), [(0, 0), (1, 2)])
+    far = weights_after(rules.ExponentialWeighting(base), [(0, 90_000), (1, 90_002)])
+    assert close(far, near)
+    apart = weights_after(rules.ExponentialWeighting(base), [(0, 0), (1, 90_000)])
+    assert apart == ([1.0, 0.0] if base < 1 else [0.0, 1.0])
+
+
 def test_fedstaleweight_reaches_the_bounds_of_appendix_a():
     """One client of the largest staleness among fresh ones, and a fresh one among those."""
     largest = weights_after(rules.FedStaleWeight(), [(0, 7), (1, 0), (2, 0)])[0]
