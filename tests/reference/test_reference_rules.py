@@ -481,6 +481,12 @@ def test_the_two_moments_of_ca2fl_differ_only_where_a_client_is_twice_in_one_buf
 # TWAFL, SASGD, GSGM.
 
 
+def test_twafl_and_sasgd_survive_staleness_of_thousands():
+    step = [gradient_trip(4.0, staleness=50_000), gradient_trip(4.0, staleness=50_000)]
+    assert directions(rules.TWAFL(0.5), [step]) == [[0.0]]
+    assert close(directions(rules.SASGD(0.5), [step])[0], [4.0 / 50_001])
+
+
 GSGM_STEPS = [
     [gradient_trip(2.0, client=0), gradient_trip(4.0, client=1)],  # round 0: u = 3
     [gradient_trip(8.0, client=3), gradient_trip(6.0, client=2)],  # u = 7; M_1 = 5
@@ -636,6 +642,17 @@ def test_wkafl_survives_updates_of_zero(minimum_similarity, without):
     assert close(directions(rule, [zeros, against, zeros]), [[0.0, 0.0]] * 3)
     if without != "gradient_selection":
         assert [report["cosines"] for report in rule.reports] == [[0.0, 0.0]] * 3
+
+
+def test_wkafl_survives_staleness_of_thousands_and_large_weights():
+    def step(least):
+        return [gradient_trip((3.0, 1.0), staleness=least), gradient_trip((1.0, 3.0), staleness=least + 2)]
+
+    near, far = wkafl(cosine_weight=5000.0), wkafl(cosine_weight=5000.0)
+    assert close(directions(near, [step(0)]), directions(far, [step(70_000)]))
+    apart = [gradient_trip((3.0, 1.0)), gradient_trip((1.0, 3.0), staleness=70_000)]
+    rule = wkafl(without="gradient_selection")
+    assert close(directions(rule, [apart])[0], [3.0, 1.0])
 
 
 def test_wkafl_on_data_goes_through_both_stages_and_the_parts_matter():
