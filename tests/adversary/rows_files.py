@@ -74,6 +74,8 @@ ROWS = {
     "config earlier format": from_config('{"format": 1, "dirichlet_alpha": 0.3}', "format in c.json is 1 ... 3, this version's"),
     "config format text": from_config('{"format": "2"}', "format in c.json is '2'"),
     "config unknown setting": from_config(config(bufer_size=5), "'bufer_size' (here 5) ... 'buffer_size'?"),
+    "config like no setting": from_config(config(qqqqqqqq=5), "'qqqqqqqq' (here 5) is not the name of a setting ... --help"),
+    "config text for number or null": from_config(config(devices="5"), "devices is '5' ... a whole number or null"),
     "config text for number": from_config(config(num_clients="ten"), "num_clients is 'ten' ... a whole number"),
     "config fraction": from_config(config(num_clients=10.5), "num_clients is 10.5 ... a whole number"),
     "config true": from_config(config(num_clients=True), "num_clients is True ... a whole number"),
@@ -236,6 +238,8 @@ ROWS = {
 del ROWS["prepare unknown"]
 # Without ``BASE``, since it does not train.
 ALONE = {
+    "help of what is no command": Row({}, "help sweeep", "is called 'sweeep'. Did you mean 'sweep'?"),
+    "help of two": Row({}, "help sweep more", "help is 'sweep more', but must be one name."),
     "config both ends": from_config(config(client_trips=5, server_steps=5), "server_steps is 5 ... where client_trips is given"),
     "report nowhere": Row({}, "report none", "'none' is not a directory"),
     "report nothing": Row({"a/x": ""}, "report a", "There is no run in 'a'"),

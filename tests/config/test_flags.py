@@ -50,50 +50,6 @@ def test_a_flag_behind_a_flag_file_takes_the_place_of_that_in_the_file(tmp_path,
             given.read("run.py", typed.split())
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("--seed=1 --seed=2", "--seed is given twice. Write it once."),
-        ("--scale=desk", "training has no flag 'scale'; only experiment, plan and forecast read it."),
-        ("--manual_dir=x", "training has no flag 'manual_dir'; only prepare reads it."),
-        (
-            "report . --seed=3",
-            "report has no flag 'seed'; only training, sweep, experiment, plan and forecast",
-        ),
-        ("prepare mnist --num_clients=3", "prepare has no flag 'num_clients'; only training, sweep"),
-        ("prepare mnist --delay.shape=3", "prepare has no flag 'delay.shape'; only training, sweep"),
-        ("benchmark list --experiment=list", "experiment is a command: write experiment first"),
-        ("--resume", "resume is a command: write resume first, as in resume runs/001."),
-        ("--report=runs", "training has no flag 'report'; report is a command"),
-        ("--noreport", "training has no flag 'noreport'; report is a command"),
-        ("plan --scale=paper", "scale is 'paper', but must be left out without --experiment."),
-        (
-            "plan --experiment=fedbuff_fig7 --pictures=all",
-            "pictures is 'all', but must be left out with --experiment",
-        ),
-        ("forecast h100 --tune", "tune is True, but must be left out without --experiment."),
-        ("sweeep", "There is no command 'sweeep' ... Did you mean 'sweep'?"),
-        ("resume", "resume needs DIRECTORY: write resume runs/001, for example."),
-        ("report runs more", "'more' is not a flag: write --name=value. See report --help"),
-        (
-            "sweep delay.mean=1 --sweep=delay.mean=2",
-            "sweep is 'delay.mean=2' ... behind 'delay.mean=1', which says it",
-        ),
-        ("--nooverwrite=3", "does not take an argument"),
-        (
-            "--split.resample --seed=3",
-            "split.resample is '--seed=3' ... --split.resample=VALUE, or --split.res",
-        ),
-        ("--output_dir --seed=3", "output_dir is '--seed=3', but must be a value, and the next flag stands"),
-        ("help sweeep", "is called 'sweeep'. Did you mean 'sweep'?"),
-        ("help sweep more", "help is 'sweep more', but must be one name."),
-    ],
-)
-def test_a_flag_or_word_that_a_command_does_not_read_is_refused(typed, words, tmp_path):
-    assert_refused(command(typed.split(), tmp_path), words)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_words_are_the_command_s_own_flag_and_may_stand_behind_others():
     for typed in (
         "report runs --baseline=ace",
@@ -200,24 +156,6 @@ def test_an_argument_of_a_flag_file_that_nothing_reads_is_told(tmp_path):
     ],
 )
 def test_a_former_name_is_answered_with_the_argument_that_has_its_place(typed, words, tmp_path):
-    assert_refused(command(typed.split(), tmp_path), words)
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        (
-            "--protocol=asynchronous(buffer_size=5) --buffer_size=4",
-            "buffer_size is '4' ... where protocol says it",
-        ),
-        ("--algorithm=fedbuff,wkafl(momentum=0.5) --algorithm.momentum=1", "where algorithm says it, too"),
-        (
-            "--buffer_size=4 --protocol.buffer_size=4",
-            "left out where buffer_size, the same setting, is given",
-        ),
-    ],
-)
-def test_an_argument_that_is_said_twice_is_refused(typed, words, tmp_path):
     assert_refused(command(typed.split(), tmp_path), words)
 
 

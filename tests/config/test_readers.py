@@ -90,45 +90,15 @@ def test_what_no_run_reads_is_refused_with_the_reason(row):
 
 
 DIRICHLET = "dirichlet"
-# {an argument that a call does not have: (the call, what is said)}
+# {an argument that a call does not have: (the call, what is said)}; tests/adversary/rows_settings.py has more.
 NO_ARGUMENT = {
     "partition.alpha": (
         {"partition": "iid"},
         "iid has no argument 'alpha'; it has seed. It is an argument of dirichlet.",
     ),
-    "partition.labels_per_client": (
-        {},
-        f"{DIRICHLET} has no argument 'labels_per_client'; it has alpha, seed, equal_sizes. "
-        "It is an argument of labels_per_client.",
-    ),
-    "partition.groups": (
-        {"partition": "dirichlet"},
-        f"{DIRICHLET} has no argument 'groups'; it has alpha, seed, equal_sizes. It is an argument of label_groups.",
-    ),
-    "partition.equal_sizes": (
-        {"dataset": "synthetic", "partition": "natural"},
-        "natural has no argument 'equal_sizes'; it has seed. It is an argument of dirichlet.",
-    ),
     "availability.share": ({}, "always has no arguments. It is an argument of diurnal."),
-    "availability.mean_on": (
-        {"availability": "diurnal"},
-        "diurnal has no argument 'mean_on'; "
-        "it has day_length, share, spread, loses_trips. "
-        "It is an argument of on_and_off.",
-    ),
-    "availability.cycle_after": ({}, "always has no arguments. It is an argument of read_availability."),
-    "availability.loses_trips": (
-        {"availability": "always"},
-        "always has no arguments. It is an argument of diurnal",
-    ),
     "dropout.time": ({}, "nobody has no arguments. It is an argument of fraction or clients."),
-    "dropout.numbers": (
-        {"dropout": "fraction(0.5, time=5)"},
-        "fraction(fraction=0.5, time=5.0) has no argument 'numbers'; "
-        "it has fraction, server_step, time, trips. "
-        "It is an argument of clients.",
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NO_ARGUMENT)
@@ -204,25 +174,6 @@ def test_poisson_cohorts_are_divided_by_their_expected_size(algorithm):
 
 
 # Sweeps
-
-
-@pytest.mark.parametrize(
-    ("changes", "sweep", "name", "message"),
-    [
-        ({"split.server_classes": [1]}, "learning_rate=0.1,0.2", "split.server_classes", "no run reads it"),
-        ({"algorithm": "fedavg"}, "buffer_size=3,4", "buffer_size", "no run reads it"),
-        (
-            {"algorithm": "ace", "concurrency": None},
-            "algorithm.aggregate=mean,sum",
-            "algorithm.aggregate",
-            "ace has no argument",
-        ),
-    ],
-)
-def test_a_sweep_over_what_no_run_reads_is_refused(changes, sweep, name, message, tmp_path):
-    with pytest.raises(SettingError, match=f"{name}.*{message}"):
-        run_sweep(Settings.from_mapping({**SMALL, **changes}), sweep, tmp_path / "sweep")
-    assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.parametrize("values", ["0.1,1", "0.3"])  # 0.3 is its default

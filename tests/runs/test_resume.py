@@ -269,23 +269,6 @@ def test_what_only_a_sweep_reads_is_refused_where_a_run_goes_on(typed, stopped, 
     assert_refused(said, f"{typed[2:].partition('=')[0]} is ... left out where no sweep goes on")
 
 
-@pytest.mark.few_by_default(2)
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["resume"], "resume needs DIRECTORY"),
-        (["resume", "x", "--overwrite"], "resume has no flag 'overwrite'"),
-        (["--checkpoint_every=-1"], "checkpoint_every"),
-    ],
-)
-def test_flags_that_cannot_go_together(arguments, message, tmp_path):
-    command = [sys.executable, ROOT / "run.py", *arguments]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.full
 def test_a_run_on_other_source_files_is_not_resumed(tmp_path, monkeypatch):
     """As with another version of Python, whose standard library has other texts."""

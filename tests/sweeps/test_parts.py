@@ -7,7 +7,7 @@ import pytest
 from command_line import flags
 from hypothesis import given
 from hypothesis import strategies as st
-from in_process import command, with_base
+from in_process import command
 from run_again import assert_same, at_step, contents, ctrl_c
 
 from jafl.base.errors import SettingError
@@ -304,31 +304,6 @@ def test_a_comparison_in_parts_is_a_sweep_in_which_nothing_is_swept(tmp_path):
     assert json.loads((tmp_path / "both" / "summary.json").read_text())["runs"] == {"finished": 2}
     assert (tmp_path / "both" / "fedbuff-seed1" / "summary.json").is_file()
     assert command(["resume", "both", "--part=1/2", "--pictures=none"], tmp_path).status == 0
-
-
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["sweep", SWEEP, "--part=5/4"], "part is '5/4', but must be NUMBER/COUNT"),
-        (["sweep", SWEEP, "--part="], "part is '', but must be left out, or given a value"),
-        (
-            ["sweep", SWEEP, "--part=1/2"],
-            "output_dir is None, but must be a directory that all parts share",
-        ),
-        (["sweep", "--part=1/2"], "sweep is None, but must be given, sweep"),
-        (["plan", "--part=1/2", "--seed=0,1"], "plan has no flag 'part'"),
-        (
-            ["sweep", "--part=1/2", "--seed=0,1", "--distributed=auto"],
-            "sweep has no flag 'distributed'; only training and resume read it",
-        ),
-        (["sweep", "--part=1/2", "--seed=0,1", "--overwrite"], "sweep has no flag 'overwrite'"),
-        (["--part=1/2", "--seed=0,1"], "training has no flag 'part'"),
-    ],
-)
-def test_the_command_refuses_what_cannot_be(more, message, tmp_path):
-    said = command(with_base(" ".join(typed()), " ".join(more)), tmp_path)
-    assert said.status == 2 and message in said.text, said.text
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.full

@@ -548,68 +548,6 @@ def test_a_folder_in_words_for_readers():
     assert grid.readable("") == ""
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("server_example=1", "Did you mean 'split.server_examples'?"),
-        ("target_accuracy=much", "target_accuracy in sweep is 'much', but must be a number."),
-        ("failure_rate=0.1", "Did you mean 'protocol.failure_rate'?"),
-        ("protocol.failure_rat=1", "Did you mean 'failure_rate'?"),
-        ("protocol.failure_rate=much", "protocol.failure_rate is 'much', but must be a number."),
-        ("dirichlet_alpha=1", "'dirichlet_alpha' in sweep is not the name of a setting."),
-        ("partitoin.alpha=1", "Did you mean 'partition.alpha'?"),
-        (
-            "partition.alfa=1",
-            "has no argument 'alfa'; it has alpha, seed, equal_sizes. Did you mean 'alpha'?",
-        ),
-        ("partition.alpha=much", "partition.alpha is 'much', but must be a number."),
-        ("buffer_size=2.5", "buffer_size is 2.5, but must be a whole number"),
-        ("augmentation.random_crop=2.5", "augmentation.random_crop is 2.5, but must be a whole number"),
-        ("protocol.cancel_at_step=yes", "protocol.cancel_at_step is 'yes', but must be True or False."),
-        ("augmentation.random_flip=yes", "augmentation.random_flip is 'yes', but must be True or False."),
-        ("algorithm=fedbuff,fedavg", "write --algorithm=fedbuff,fedavg"),
-        ("delay.mean=1,1", "without repetitions"),
-        ("delay.mean=1,1.0", "without repetitions"),
-        ("delay.mean=1;delay.mean=2", "names delay.mean twice"),
-        ("delay.mean", "setting=value,value,..."),
-        ("delay.mean=", "at least one value"),
-        ("", "setting=value,value,..."),
-        ("delay=exponential,pareto,exponential", "without repetitions"),
-        (
-            "delay=exponential,exponential(1)",
-            "delay in sweep is 'exponential,exponential(1)', but must be without rep",
-        ),
-        ("delay=gamma(shape=2.5),gamma(1.0)", "without repetitions"),
-        ("partition=dirichlet,iid,dirichlet(0.3)", "without repetitions"),
-        ("dropout=fraction(0.5, time=3),fraction(time=3.0, fraction=0.5)", "without repetitions"),
-        ("delay.maen=1", "has no argument 'maen'; it has law, mean, sigma. Did you mean 'mean'?"),
-        ("delay.mean=much", "delay.mean is 'much', but must be a number."),
-        ("delay=gamma(2,3", "delay is 'gamma(2,3', but must be a name, or a call such as"),
-        ("seed.mean=1", "'seed.mean' in sweep is not the name of a setting."),
-        (f"delay=groups([{', '.join(['(1, exponential(5))'] * 15)}])", "at most 255 bytes"),
-    ],
-)
-def test_sweeps_that_cannot_work_are_refused_before_anything_is_written(text, message, tmp_path):
-    with pytest.raises(SettingError) as refused:
-        quiet(SMALL, text, tmp_path / "sweep")
-    assert message in str(refused.value)
-    assert not (tmp_path / "sweep").exists()
-
-
-@pytest.mark.parametrize(
-    "changes, sweep, message",
-    [
-        ({}, "delay.sigma=0.5,-1", "With delay.sigma=-1: delay.sigma is -1.0"),
-        ({"baseline": "fedbuf"}, "delay.sigma=0.5", "Did you mean 'fedbuff'?"),
-    ],
-)
-def test_a_value_that_cannot_work_is_refused_before_anything_is_run(changes, sweep, message, tmp_path):
-    with pytest.raises(SettingError) as refused:
-        quiet(SMALL, sweep, tmp_path / "sweep", **changes)
-    assert message in str(refused.value)
-    assert not (tmp_path / "sweep").exists()
-
-
 @pytest.mark.full
 def test_another_sweep_in_the_directory_is_refused_with_the_differences(whole):
     others = Settings(**{**SMALL.__dict__, "learning_rate": 0.5})
