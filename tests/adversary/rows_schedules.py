@@ -23,6 +23,10 @@ rounds = calls(
 )
 four = calls(jafl.synchronous, num_clients=4, delay=EXPONENTIAL, server_steps=5)
 six = calls(jafl.asynchronous, num_clients=6, concurrency=4, buffer_size=2, delay=EXPONENTIAL, server_steps=8)
+STEP = delays.per_step(delays.once_per_client(delays.log_normal(1.0, 1.0)))
+stepped = calls(jafl.asynchronous, num_clients=9, concurrency=9, delay=STEP, server_steps=40, seed=5)
+compass = calls(jafl.compass, num_clients=4, delay=STEP, server_steps=40)
+tiered = calls(jafl.tiered, num_clients=6, cohort_size=2, tiers=2, delay=CONSTANT, server_steps=3)
 
 ROWS = {
     # Buffered training
@@ -209,4 +213,42 @@ ROWS = {
     "throttled, half a client": (lambda: delays.throttled(FAST, 0.5, [2, 0.5]), "a client of the throttled delay is 0.5 ... a whole number"),
     "throttled, client below 0": (lambda: delays.throttled(FAST, 0.5, [-1]), "a client of the throttled delay is -1 ... at least 0"),
     "no function": (lambda: delays.from_function(1.0), "the delay's function is 1.0 ... must be callable"),
+    # Local steps
+    "stepped()": (stepped(), "delay is per_step ... a law of whole trips ... Give the protocol local_steps"),
+    "stepped(local_steps=0)": (stepped(local_steps=0), "local_steps is 0 ... at least 1"),
+    "stepped(local_steps=[0] * 9)": (stepped(local_steps=[0] * 9), "local_steps is ... above 0 for some client ... Nobody would train"),
+    "stepped(local_steps=[1, 2])": (stepped(local_steps=[1, 2]), "local_steps is [1, 2] ... one for each of the 9 clients"),
+    "stepped(local_steps=[-1] + [2] * 8)": (stepped(local_steps=[-1] + [2] * 8), "local_steps of client 0 is -1 ... at least 0"),
+    "stepped(local_steps=[2**32 + 1] + [2] * 8)": (stepped(local_steps=[2**32 + 1] + [2] * 8), "local_steps of client 0 is 4294967297 ... below 2**31"),
+    "stepped(local_steps=[0] + [2] * 8)": (stepped(local_steps=[0] + [2] * 8), "delay is ... client 0 always takes 0 ... Time would stand still"),
+    "stepped(local_steps='all')": (stepped(local_steps="all"), "local_steps.dtype is ... a type of numbers, not texts"),
+    "stepped(local_steps=3, least_local_steps=2)": (stepped(local_steps=3, least_local_steps=2), "least_local_steps is 2 ... left out without dynamic_local_updates"),
+    "stepped(dynamic_local_updates=True)": (stepped(dynamic_local_updates=True), "local_steps is None ... the steps of the fastest client"),
+    "stepped(dynamic_local_updates=True, local_steps=[1] * 9)": (stepped(dynamic_local_updates=True, local_steps=[1] * 9), "local_steps is [1 ... the steps of the fastest client"),
+    "stepped(dynamic_local_updates=True, local_steps=5, leas...": (stepped(dynamic_local_updates=True, local_steps=5, least_local_steps=6), "least_local_steps is 6 ... at most local_steps, 5"),
+    "stepped(dynamic_local_updates=1, local_steps=5)": (stepped(dynamic_local_updates=1, local_steps=5), "dynamic_local_updates is 1 ... True or False"),
+    "stepped(dynamic_local_updates=True, local_steps=5, dela...": (stepped(dynamic_local_updates=True, local_steps=5, delay=delays.per_step(delays.from_function(lambda client, trip: 9.0 - trip))), "the delay of client ... trip ... the time of each local step ... finite and at least 0"),
+    # FedCompass
+    "compass(least_local_steps=200)": (compass(least_local_steps=200), "least_local_steps is 200 ... at most most_local_steps, 100"),
+    "compass(most_local_steps=0)": (compass(most_local_steps=0), "most_local_steps is 0 ... at least 1"),
+    "compass(speed_momentum=0.0)": (compass(speed_momentum=0.0), "speed_momentum is 0.0 ... above 0 and at most 1"),
+    "compass(latest_factor=0.9)": (compass(latest_factor=0.9), "latest_factor is 0.9 ... at least 1"),
+    "compass(num_clients=0)": (compass(num_clients=0), "num_clients is 0 ... at least 1"),
+    "compass(server_steps=None)": (compass(server_steps=None), "server_steps and client_trips ... one without the other"),
+    "compass(delay=delays.per_step(delays.constant(0.0)))": (compass(delay=delays.per_step(delays.constant(0.0))), "delay is ... always takes 0 ... Time would stand"),
+    "compass(delay=delays.from_function(lambda client, trip:...": (compass(delay=delays.from_function(lambda client, trip: float(trip < 2))), "the delay of client ... is 0 ... above 0 ... speed"),
+    # Tiers
+    "tiered(tiers=0)": (tiered(tiers=0), "tiers is 0, but must be between 1 and the number of clients, 6"),
+    "tiered(tiers=7)": (tiered(tiers=7), "tiers is 7"),
+    "tiered(tiers=[0, 1, 0])": (tiered(tiers=[0, 1, 0]), "a number of tiers, or one for each of the 6 clients, from 0 on"),
+    "tiered(tiers=[0, 0, 0, 2, 2, 2])": (tiered(tiers=[0, 0, 0, 2, 2, 2]), "tier 1 has none"),
+    "tiered(tiers=[0, 0, 0, 0, 0, 2**40])": (tiered(tiers=[0, 0, 0, 0, 0, 2**40]), "tier 1 has none"),
+    "tiered(tiers=True)": (tiered(tiers=True), "a number of tiers"),
+    "tiered(cohort_size=True)": (tiered(cohort_size=True), "cohort_size is True, but must be between 1 and 3"),
+    "tiered(tiers=[0, 0, 0, 0, 0, 1])": (tiered(tiers=[0, 0, 0, 0, 0, 1]), "cohort_size is 2, but must be between 1 and 1"),
+    "tiered(cohort_size=4)": (tiered(cohort_size=4), "cohort_size is 4, but must be between 1 and 3, the clients of the smallest tier"),
+    "tiered(server_steps=None)": (tiered(server_steps=None), "Give exactly one of them"),
+    "tiered(server_steps=None, client_trips=1)": (tiered(server_steps=None, client_trips=1), "at most client_trips"),
+    "tiered(delay=delays.constant(0.0))": (tiered(delay=delays.constant(0.0)), "always takes 0"),
+    "tiered(delay=delays.per_step(delays.constant(1.0)))": (tiered(delay=delays.per_step(delays.constant(1.0))), "a law of whole trips"),
 }  # fmt: skip

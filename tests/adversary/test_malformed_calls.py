@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import rows_data
 import rows_python
 import rows_schedules
 from in_process import assert_says
@@ -28,11 +29,16 @@ def test_a_call_with_a_bad_argument_is_refused(row):
     assert_says(message_of(call), words)
 
 
-@pytest.mark.parametrize(
-    "row", in_tiers(rows_schedules.ROWS, rows_schedules.ROWS.keys() - {"a clock that hardly moves"})
-)
-def test_what_is_no_schedule_delay_or_presence_is_refused_in_one_line(row):
+QUICK = rows_schedules.ROWS | rows_data.ROWS
+
+
+@pytest.mark.parametrize("row", in_tiers(QUICK, QUICK.keys() - {"a clock that hardly moves"}))
+def test_what_is_no_schedule_or_federation_is_refused_in_one_line(row):
     call, words = row
     message = message_of(call)
     assert_says(message, words)
     assert "\n" not in message
+
+
+def test_no_row_hides_another():
+    assert len(QUICK) == len(rows_schedules.ROWS) + len(rows_data.ROWS)

@@ -108,84 +108,6 @@ def test_federate_refuses_a_source_without_natural_partition():
         federate(source, source.natural_partition)
 
 
-NAN = X.copy()
-NAN[4, 1, 0] = np.nan
-INFINITE = X.copy()
-INFINITE[2:4] = -np.inf
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"y": Y[:5]}, ("len(y) is 5", "6, which is len(x)", "one label")),
-        ({"test_y": Y[:3]}, ("len(test_y) is 3", "2, which is len(test_x)")),
-        ({"x": NAN}, ("x holds NaN or infinity in 1 of 6", "number 4", "Drop, fill or scale")),
-        ({"x": INFINITE.astype(np.float64)}, ("x holds NaN or infinity in 2 of 6", "number 2")),
-        ({"test_x": NAN[3:5]}, ("test_x holds NaN or infinity in 1 of 2", "number 1")),
-        ({"x": X.astype(str)}, ("x.dtype is '<U", "a type of numbers, not texts")),
-        ({"x": X.astype(complex)}, ("x.dtype is 'complex128'", "a real number type")),
-        ({"x": np.float32(3)}, ("x.shape is ()", "[examples, ...]")),
-        ({"x": np.zeros((5, 0), np.float32)}, ("x.shape is (5, 0)", "of examples that hold numbers")),
-        ({"y": Y.astype(float)}, ("y.dtype is 'float64'", "integer", "y.astype(np.int32)")),
-        ({"y": Y - 1}, ("smallest label in y is -1", "at least 0", "Number the classes from 0")),
-        ({"num_classes": 2}, ("largest label in y is 2", "less than num_classes = 2", "Raise num_classes")),
-        (
-            {"num_classes": 3, "test_y": Y[:2] + 3},
-            ("largest label in test_y is 4", "less than num_classes = 3"),
-        ),
-        ({"num_classes": 2.5}, ("num_classes is 2.5", "whole number")),
-        ({"test_x": X[:0], "test_y": Y[:0]}, ("test_x.shape is (0, 2, 2)", "at least one", "Nothing can be")),
-        ({"test_x": X[:2].reshape(2, 4)}, ("test_x.shape[1:] is (4,)", "(2, 2), as in x")),
-        ({"test_x": X[:2].astype(np.uint8)}, ("test_x.dtype is 'uint8'", "float32, as in x")),
-        ({"validation_x": X}, ("validation_x given, validation_y given is (True, False)", "both or neither")),
-        ({"partition": [[0, 1]]}, ("partition is [[0, 1]]", "a Partition", "from_lists")),
-        (
-            {"partition": Partition.from_lists([[0], [6]])},
-            ("largest of partition.indices is 6", "less than 6"),
-        ),
-    ],
-)
-def test_refuses_arrays_that_do_not_fit(changed, message):
-    with refuses(*message):
-        make(**changed)
-
-
-@pytest.mark.parametrize(
-    ("offsets", "indices", "message"),
-    [
-        (
-            [0, 3, 2, 4],
-            [0, 1, 2, 3],
-            ("partition.offsets falls by 1 after client 1", "never fall", "from_lists"),
-        ),
-        ([0, 2, 2, 2], [0, 1], ("number of examples of client 1 is 0", "at least 1", "2 of 3", "Leave")),
-        ([1, 2], [0, 1], ("first and last of partition.offsets is (1, 2)", "0 and 2")),
-        ([0, 2], [0, 1, 2], ("first and last of partition.offsets is (0, 2)", "0 and 3")),
-        ([0, 2], [0, -1], ("smallest of partition.indices is -1", "at least 0")),
-        ([0, 2], [0.0, 1.0], ("partition.indices.dtype is 'float64'", "integer")),
-        ([0.0, 2.0], [0, 1], ("partition.offsets.dtype is 'float64'", "integer")),
-        ([0], [], ("partition.offsets.shape is (1,)", "at least one client")),
-        ([0, 1], [[0]], ("partition.indices.shape is (1, 1)", "one-dimensional")),
-    ],
-)
-def test_refuses_offsets_and_indices_that_make_no_partition(offsets, indices, message):
-    with refuses(*message):
-        Partition(np.array(offsets), np.array(indices))
-
-
-@pytest.mark.parametrize(
-    ("lists", "message"),
-    [
-        ([], ("number of clients in partition is 0", "at least 1")),
-        ([[1], []], ("number of examples of client 1 is 0", "at least 1")),
-        ([[1], 2], ("shape of the indices of client 1 is ()", "one-dimensional")),
-    ],
-)
-def test_refuses_lists_that_make_no_partition(lists, message):
-    with refuses(*message):
-        Partition.from_lists(lists)
-
-
 @pytest.mark.parametrize("client", [-1, 3, 0.5])
 def test_refuses_a_client_that_does_not_exist(client):
     with refuses("client is", repr(client)):
@@ -232,31 +154,6 @@ def test_a_share_of_the_clients_examples_becomes_the_test_set():
     assert np.any(federation.test_x != other.test_x)
 
 
-@pytest.mark.parametrize(
-    ("clients", "changed", "message"),
-    [
-        ({}, {}, ("number of clients is 0", "at least 1")),
-        ("abc", {}, ("clients is 'str'", "{client: (x, y)}")),
-        ({"a": X}, {}, ("clients['a'] is 'ndarray'", "a pair (x, y)")),
-        ({"a": (X, Y[:3])}, {}, ("numbers of x and y of clients['a'] is (6, 3)", "equal")),
-        ({"a": (X[:0], Y[:0])}, {}, ("clients['a'] is (0, 0)", "Leave clients without examples out")),
-        ({"a": (X, Y), "b": (X[:, 0], Y)}, {}, ("clients['b'] is ((2,), ())", "((2, 2), ()), as before")),
-        (clients_of(), {"test": None}, ("test and test_fraction is (None, None)", "one given")),
-        (clients_of(), {"test_fraction": 0.5}, ("test and test_fraction is ('given', 0.5)", "one given")),
-        (clients_of(), {"test": None, "test_fraction": 1}, ("test_fraction is 1", "above 0 and below 1")),
-        (clients_of(), {"test": X}, ("test is 'ndarray'", "a pair (x, y)")),
-        (
-            {"a": (X[:1], Y[:1])},
-            {"test": None, "test_fraction": 0.5},
-            ("test_fraction is 0.5", "one test example", "test=(x, y)"),
-        ),
-    ],
-)
-def test_refuses_clients_that_do_not_fit(clients, changed, message):
-    with refuses(*message):
-        Federation.from_clients(clients, **({"test": (X[:1], Y[:1])} | changed))
-
-
 TOKENS = np.array([[1, 2, -1], [0, 0, 2], [3, 1, 1], [2, -1, -1], [0, 1, 0], [3, 3, 3]])
 FLAGS = np.array([[1, 0], [1, 1], [0, 0], [0, 1], [1, 0], [1, 1]], bool)
 
@@ -282,23 +179,6 @@ def test_targets_of_floats_are_kept_and_not_counted():
         np.testing.assert_array_equal(federation.y, y)
         with refuses("y.dtype is", "whole numbers"):
             federation.label_counts()
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"y": np.where(Y > 0, np.nan, 1.0), "test_y": X[:2, 0, 0]}, ("y holds NaN", "Drop, fill or scale")),
-        ({"y": X[:, 0, 0], "test_y": X[:2, 0, 0], "num_classes": 3}, ("num_classes is 3", "floats")),
-        ({"y": TOKENS, "test_y": TOKENS[:2, :2]}, ("test_y.shape[1:] is (2,)", "(3,), as in y")),
-        ({"y": TOKENS, "test_y": FLAGS[:2]}, ("test_y.shape[1:] is (2,)", "as in y")),
-        ({"y": FLAGS, "test_y": FLAGS[:2], "num_classes": 5}, ("num_classes is 5", "2, the labels of an")),
-        ({"y": TOKENS.astype(str), "test_y": TOKENS[:2]}, ("y.dtype is", "a type of numbers, not texts")),
-        ({"y": TOKENS, "test_y": TOKENS[:2] + 9, "num_classes": 5}, ("largest label in test_y is 11",)),
-    ],
-)
-def test_refuses_targets_that_do_not_fit(changed, message):
-    with refuses(*message):
-        make(**changed)
 
 
 LABELS = np.arange(50) % 5
@@ -388,37 +268,6 @@ def test_few_tokens_of_a_large_vocabulary_are_taken():
     x = np.zeros((50, 3), np.int32)
     federation = Federation.from_arrays(x, tokens, Partition.from_lists([range(50)]), test_x=x, test_y=tokens)
     assert federation.num_classes == 50_001
-
-
-@pytest.mark.parametrize(
-    ("kinds", "message"),
-    [
-        (
-            ((np.float32, np.int32), (np.int64, np.int32)),
-            "dtype of x of clients['b'] is 'int64', but must be of the kind",
-        ),
-        (
-            ((np.uint8, np.int32), (np.float64, np.int32)),
-            "dtype of x of clients['b'] is 'float64', but must be of the",
-        ),
-        (
-            ((np.float32, np.int32), (np.float32, np.float32)),
-            "dtype of y of clients['b'] is 'float32', but must be of",
-        ),
-        (
-            ((np.float32, np.int64), (np.float32, bool)),
-            "dtype of y of clients['b'] is 'bool', but must be of the kind",
-        ),
-        (
-            ((np.int64, np.int32), (np.uint64, np.int32)),
-            "dtype of x of clients['b'] is 'uint64', but must be of the",
-        ),
-    ],
-)
-def test_clients_whose_numbers_are_of_several_kinds_are_refused(kinds, message):
-    clients = {name: (np.ones((2, 3), x), np.ones(2, y)) for name, (x, y) in zip("ab", kinds, strict=True)}
-    with refuses(message, "as of clients['a']", "astype"):
-        Federation.from_clients(clients, test=(np.ones((1, 3)), [1]))
 
 
 def test_clients_may_differ_in_the_width_of_their_numbers():

@@ -253,23 +253,6 @@ def test_refuses_alpha_that_is_no_positive_number(alpha):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"labels_per_client": 11}, ("labels_per_client is 11", "at most 10")),
-        ({"labels_per_client": 0}, ("labels_per_client is 0", "at least 1")),
-        ({"smallest": 0}, ("smallest is 0", "at least 1")),
-        ({"smallest": 50}, ("smallest is 50", "at most largest = 40")),
-        ({"largest": 401}, ("largest is 401", "at most 400", "ask for fewer")),
-        ({"num_clients": 0}, ("num_clients is 0", "at least 1")),
-    ],
-)
-def test_wkafl_refuses_what_it_cannot_draw(changed, message):
-    arguments = {"num_clients": 5, "labels_per_client": 2, "smallest": 10, "largest": 40, "seed": 0}
-    with refuses(*message):
-        labels_per_client(TEN_CLASSES, **{**arguments, **changed})
-
-
-@pytest.mark.parametrize(
     ("groups", "message"),
     [
         ([], ("groups is []", "at least one pair")),

@@ -9,7 +9,6 @@ import pytest
 import reference as ref
 import reference_rules as papers
 from against_reference import make_federation, relative_difference
-from refusals import refuses
 from schedule_cases import by_client
 
 import jafl
@@ -285,31 +284,6 @@ def test_runs_equal_the_reference_in_every_plan(law):
             )
             assert relative_difference(history.params, expected) < 1e-12
             np.testing.assert_allclose(history.trip_reports["loss"], losses, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "how, said",
-    [
-        ({"least_local_steps": 200}, ("least_local_steps is 200", "at most most_local_steps, 100")),
-        ({"most_local_steps": 0}, ("most_local_steps is 0", "at least 1")),
-        ({"speed_momentum": 0.0}, ("speed_momentum is 0.0", "above 0 and at most 1")),
-        ({"latest_factor": 0.9}, ("latest_factor is 0.9", "at least 1")),
-        ({"num_clients": 0}, ("num_clients is 0", "at least 1")),
-        ({"server_steps": None}, ("server_steps and client_trips", "one without the other")),
-        (
-            {"delay": delays.per_step(delays.constant(0.0))},
-            ("delay is", "always takes 0", "Time would stand"),
-        ),
-        (
-            {"delay": delays.from_function(lambda client, trip: float(trip < 2))},
-            ("the delay of client", "is 0", "above 0", "speed"),
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(how, said):
-    given = {"num_clients": 4, "delay": SCHEDULES["speeds that stay"], "server_steps": 40}
-    with refuses(*said):
-        jafl.compass(**given | how)
 
 
 def test_arrival_is_download_plus_the_duration_of_so_many_steps():

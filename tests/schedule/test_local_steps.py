@@ -250,46 +250,6 @@ def test_trips_of_dynamic_updates_take_as_long_up_to_one_step():
     np.testing.assert_allclose(took.max(), longest, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "how, said",
-    [
-        ({}, ("delay is per_step", "a law of whole trips", "Give the protocol local_steps")),
-        ({"local_steps": 0}, ("local_steps is 0", "at least 1")),
-        ({"local_steps": [0] * CLIENTS}, ("local_steps is", "above 0 for some client", "Nobody would train")),
-        ({"local_steps": [1, 2]}, ("local_steps is [1, 2]", "one for each of the 9 clients")),
-        ({"local_steps": [-1] + [2] * 8}, ("local_steps of client 0 is -1", "at least 0")),
-        ({"local_steps": [2**32 + 1] + [2] * 8}, ("local_steps of client 0 is 4294967297", "below 2**31")),
-        ({"local_steps": [0] + [2] * 8}, ("delay is", "client 0 always takes 0", "Time would stand still")),
-        ({"local_steps": "all"}, ("local_steps.dtype is", "a type of numbers, not texts")),
-        (
-            {"local_steps": 3, "least_local_steps": 2},
-            ("least_local_steps is 2", "left out without dynamic_local_updates"),
-        ),
-        ({"dynamic_local_updates": True}, ("local_steps is None", "the steps of the fastest client")),
-        (
-            {"dynamic_local_updates": True, "local_steps": [1] * 9},
-            ("local_steps is [1", "the steps of the fastest client"),
-        ),
-        (
-            {"dynamic_local_updates": True, "local_steps": 5, "least_local_steps": 6},
-            ("least_local_steps is 6", "at most local_steps, 5"),
-        ),
-        ({"dynamic_local_updates": 1, "local_steps": 5}, ("dynamic_local_updates is 1", "True or False")),
-        (
-            {
-                "dynamic_local_updates": True,
-                "local_steps": 5,
-                "delay": delays.per_step(delays.from_function(lambda client, trip: 9.0 - trip)),
-            },
-            ("the delay of client", "trip", "the time of each local step", "finite and at least 0"),
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(how, said):
-    with refuses(*said):
-        jafl.asynchronous(concurrency=9, **{"delay": STEP, **COMMON, **how})
-
-
 def test_work_of_0_everywhere_is_refused():
     for make in (SCHEDULES["asynchronous"], SCHEDULES["synchronous"]):
         with refuses("local_steps is uniform(low=0.0, high=0.5)", "1 or more in some trip"):

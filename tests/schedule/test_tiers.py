@@ -2,12 +2,10 @@
 
 import guarantees
 import numpy as np
-import pytest
 import reference as ref
 from against_reference import cohorts_of_tiers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuses
 from replays import NOTHING, assert_equal
 from schedule_cases import POSITIVE, SOMETIMES_ZERO, by_client, laws
 
@@ -92,36 +90,3 @@ def test_each_tier_has_the_count_of_the_opposite_one_as_its_weight():
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-15)
     np.testing.assert_allclose(weights[-1], np.array([1, 2, 4, 7]) / 14, rtol=1e-15)
     np.testing.assert_allclose(weights[-1], [0.07, 0.14, 0.29, 0.5], atol=0.005)
-
-
-@pytest.mark.parametrize(
-    ("changes", "parts"),
-    [
-        ({"tiers": 0}, "tiers is 0, but must be between 1 and the number of clients, 6"),
-        ({"tiers": 7}, "tiers is 7"),
-        ({"tiers": [0, 1, 0]}, "a number of tiers, or one for each of the 6 clients, from 0 on"),
-        ({"tiers": [0, 0, 0, 2, 2, 2]}, "tier 1 has none"),
-        ({"tiers": [0, 0, 0, 0, 0, 2**40]}, "tier 1 has none"),
-        ({"tiers": True}, "a number of tiers"),
-        ({"cohort_size": True}, "cohort_size is True, but must be between 1 and 3"),
-        ({"tiers": [0, 0, 0, 0, 0, 1]}, "cohort_size is 2, but must be between 1 and 1"),
-        (
-            {"cohort_size": 4},
-            "cohort_size is 4, but must be between 1 and 3, the clients of the smallest tier",
-        ),
-        ({"server_steps": None}, "Give exactly one of them"),
-        ({"server_steps": None, "client_trips": 1}, "at most client_trips"),
-        ({"delay": delays.constant(0.0)}, "always takes 0"),
-        ({"delay": delays.per_step(delays.constant(1.0))}, "a law of whole trips"),
-    ],
-)
-def test_what_makes_no_tiers_is_refused(changes, parts):
-    arguments = {
-        "num_clients": 6,
-        "cohort_size": 2,
-        "tiers": 2,
-        "delay": delays.constant(1.0),
-        "server_steps": 3,
-    }
-    with refuses(parts):
-        jafl.tiered(**arguments | changes)
