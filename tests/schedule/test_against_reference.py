@@ -1,7 +1,12 @@
-"""Schedules equal the event-by-event replay of the reference simulator: client, trip, version and times."""
+"""Schedules equal the event-by-event replay of the reference simulator: client, trip, version and times.
+
+Each random one also keeps what every schedule promises (tests/support/guarantees.py). What an option promises of the
+trips is proved on the reference simulator (tests/reference/test_reference.py).
+"""
 
 import dataclasses
 
+import guarantees
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,7 +48,7 @@ from schedule_cases import (
 )
 from tiers import in_tiers
 
-from jafl.schedule import asynchronous, delays, synchronous
+from jafl.schedule import asynchronous, delays, drawn_staleness, synchronous
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,8 +248,42 @@ FULL = {
 }
 
 
+PLAIN = {
+    *(
+        "num_clients",
+        "concurrency",
+        "buffer_size",
+        "cohort_size",
+        "over_selection",
+        "delay",
+        "server_steps",
+        "seed",
+    )
+}
+
+
+def check_promises(case, schedule):
+    """What this protocol promises with these options."""
+    if case.arguments.keys() <= PLAIN and case.protocol in (asynchronous, synchronous):
+        guarantees.check_all(schedule, buffer_size=case.buffer_size, delay=case.delay, seed=case.seed)
+        return
+    checks = {"shapes", "order", "concurrency", "one_trip_at_a_time", "trip_numbers", "versions"}
+    if not case.arguments.get("exclude_busy", True):
+        checks -= {
+            "one_trip_at_a_time",
+            "order",
+        }  # a client may be in several trips, of which some arrive together
+    for name in sorted(checks):
+        getattr(guarantees, f"check_{name}")(schedule)
+    # In drawn staleness no clock runs, or durations are rounded up; an interrupt shortens a trip.
+    if case.protocol is not drawn_staleness and case.arguments.get("too_stale") != "interrupt":
+        guarantees.check_durations(schedule, case.delay, case.seed)
+    limits = case.arguments.get("most_trips"), case.arguments.get("smallest_gap", 0)
+    guarantees.check_participation(schedule, *limits)
+
+
 @pytest.mark.full
-@pytest.mark.few_in_full(2)
+@pytest.mark.few_in_full(6)
 @pytest.mark.parametrize("row", in_tiers(RANDOM, RANDOM.keys() - FULL))
 def test_random_schedules(row):
     cases, compared, how_many = row
@@ -252,7 +291,9 @@ def test_random_schedules(row):
     @settings(max_examples=how_many)
     @given(cases)
     def check(case):
-        compared(case)
+        schedule = compared(case)
+        if schedule is not None:
+            check_promises(case, schedule)
 
     check()
 

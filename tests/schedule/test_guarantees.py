@@ -1,25 +1,18 @@
-"""What every schedule promises: each check holds for random schedules, and fails for one tampered with."""
+"""What every schedule promises: each check fails for a schedule tampered with (test_against_reference.py asks them)."""
 
 import dataclasses
 
 import guarantees
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from schedule_cases import WholeNumbers, asynchronous_cases, synchronous_cases
 
 from jafl.schedule import asynchronous, delays, queued, synchronous
 
 CASES = asynchronous_cases() | synchronous_cases()
 
-# Each guarantee holds.
-
-
-@pytest.mark.full
-@settings(max_examples=300, deadline=None)
-@given(CASES)
-def test_every_guarantee_holds(case):
-    guarantees.check_all(case.schedule(), buffer_size=case.buffer_size, delay=case.delay, seed=case.seed)
+# Random schedules.
 
 
 @given(asynchronous_cases())

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import guarantees
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -245,3 +246,30 @@ def test_throttling_does_not_pay():
     plain = [share_of_influence(part, False) for part in (1.0, 0.25)]
     assert plain[1] / plain[0] == pytest.approx(0.25, rel=0.35)
     assert shares[0.25] / shares[1.0] > 1.5 * plain[1] / plain[0]
+
+
+# How much is under way.
+
+
+@pytest.mark.parametrize("exclude_busy", [True, False])
+@pytest.mark.parametrize("starts", ["poisson", "constant"])
+def test_open_arrivals_keep_rate_times_duration_under_way(exclude_busy, starts):
+    """Little's law, 3 % over 20,000 trips; excluding the busy, where clients enough are idle."""
+    schedule = open_arrivals(
+        num_clients=2000,
+        start_rate=8.0,
+        starts=starts,
+        exclude_busy=exclude_busy,
+        buffer_size=10,
+        delay=delays.half_normal(2.5),
+        client_trips=20_000,
+    )
+    end = schedule.step_time[-1]
+    _, _, begun, ended = guarantees.all_trips(schedule)
+    mean = np.sum(np.minimum(ended, end) - begun) / end
+    expected = 8.0 * 2.5 * np.sqrt(2 / np.pi)
+    assert mean == pytest.approx(expected, rel=0.03)
+    assert schedule.staleness.mean() == pytest.approx(expected / 10, rel=0.05)
+    gaps = np.diff(np.sort(begun))
+    assert gaps.mean() == pytest.approx(1 / 8, rel=0.03)
+    assert gaps.std() == pytest.approx(1 / 8 if starts == "poisson" else 0.0, rel=0.05, abs=1e-9)
