@@ -1,4 +1,4 @@
-"""What every schedule promises: each check fails for a schedule tampered with (test_against_reference.py asks them)."""
+"""What every schedule promises: each check fails for one tampered with; test_against_reference.py asks them all."""
 
 import dataclasses
 
