@@ -1,10 +1,6 @@
 """The same private run by other plans, on devices, together with others and resumed."""
 
 import functools
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -79,12 +75,3 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(mechanism, tmp_path):
     resumed(lambda **options: run(private(mechanism), evaluate_at=[20], **options), tmp_path, 10)
     with pytest.raises(jafl.SettingError, match="checkpoint|other"):
         run(private(mechanism, noise=0.6), evaluate_at=[20], checkpoints=tmp_path / "stopped")
-
-
-@pytest.mark.full
-def test_eight_devices_give_the_numbers_of_one(tmp_path):
-    """A process of its own, since the number of devices is decided when JAX starts."""
-    script = pathlib.Path(__file__).with_name("private_on_eight_devices.py")
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    ended = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-3000:]

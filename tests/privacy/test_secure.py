@@ -236,10 +236,10 @@ def test_plans_give_the_same_bits(plan):
 
 
 @pytest.mark.full
-def test_eight_devices_give_the_same_bits_as_one():
+def test_eight_devices_give_the_same_bits_as_one_and_private_runs_the_same_numbers():
     """In a process of its own, whose devices are made before JAX starts."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    program = pathlib.Path(__file__).parent / "secure_on_eight_devices.py"
+    program = pathlib.Path(__file__).parent / "on_eight_devices.py"
     ended = subprocess.run(
         [sys.executable, program], env={**os.environ, **flags}, capture_output=True, text=True
     )

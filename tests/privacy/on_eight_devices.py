@@ -1,4 +1,4 @@
-"""Secure aggregation over eight devices: for the same updates the same bits as on one; a program of its own."""
+"""Private and secure runs over eight devices, beside those on one; a program of its own."""
 
 import pathlib
 import sys
@@ -12,6 +12,7 @@ sys.path[:0] = [
 
 import jax  # noqa: E402  (the path comes first)
 import numpy as np  # noqa: E402
+import test_private_runs as private_runs  # noqa: E402
 from test_secure import BITS, WORLD, directions, updates_of  # noqa: E402
 
 import jafl  # noqa: E402
@@ -39,8 +40,19 @@ def check_same_bits(rule: jafl.Specification, updates: np.ndarray, ways: list[st
         assert shared.tobytes() == alone.tobytes(), f"{rule}, {way}: {np.abs(shared - alone).max()}"
 
 
+def check_private_runs() -> None:
+    """Steps that the devices share (an additive rule), and trips that train in waves."""
+    events = private_runs.schedule(16, 12)
+    waves = {"plan": jafl.in_waves(events, 16), "together": True}
+    for mechanism, how in (("tree", {}), ("tree_honaker", waves)):
+        rule = private_runs.private(mechanism)
+        one = private_runs.run(rule, events, devices=1)
+        private_runs.assert_same(one, private_runs.run(rule, events, devices=8, **how), bits=False)
+
+
 def main() -> None:
     assert jax.device_count() == 8
+    check_private_runs()
     updates = 0.1 * updates_of(SCHEDULE)
     secure = jafl.secure(rules.fedbuff(), **BITS)
     check_same_bits(secure, updates, list(HOW))
