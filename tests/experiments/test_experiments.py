@@ -132,7 +132,7 @@ def test_its_desk_size_runs(name, tmp_path):
     typed = {setting: values[0] for setting, values in size.conditions.items()} | {"seed": "0"}
     typed |= {"server_steps": STEPS}
     if size.settings.get("dataset") == "fashion_mnist":  # which need not be here
-        typed |= {"dataset": "mnist_5000", "split.evaluation_examples": 250}
+        typed |= {"dataset": "mnist_1d", "dataset.examples": "70_000", "dataset.normalization": None}
     typed.pop("client_trips", None)
     folder = tmp_path / "out"
     status = running.run_paper_experiment(

@@ -12,10 +12,11 @@ Open choices: which concurrencies. Rates were searched for in all experiments (s
 winners are printed. Section 2 says that the best server's rate grows with concurrency, so desk size searches for
 each. Paper size takes table 4's rates, found at 1,000, for all.
 
-Desk size: fedbuff_table1's federation, 10, 100 and 1,000 of 5,000 clients under way; 12,000 trips with 10 and 100,
-evaluated each 200; 60,000 with 1,000, evaluated each 1,000, in both arms. Five searches for each arm and concurrency:
-the server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9; results of 20 seeds.
-Growth is that from 100 clients under way to 1,000, in logarithms: the lead of one arm at 1,000 over its lead at 100.
+Desk size: fedbuff_table1's federation with MNIST-1D, 10, 100 and 1,000 of 5,000 clients under way; 12,000 trips with
+10 and 100, evaluated each 200; 60,000 with 1,000, evaluated each 1,000, in both arms. Five searches for each arm and
+concurrency: the server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9; results
+of 20 seeds. Growth is that from 100 clients under way to 1,000, in logarithms: the lead of one arm at 1,000 over its
+lead at 100.
 """
 
 import functools

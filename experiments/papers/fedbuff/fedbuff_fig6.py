@@ -13,13 +13,13 @@ lambda cancels. Section C.2 takes FedBuff's time as the largest of as many durat
 had started together; here it is the time at which the schedule gets there. Rates are not published for this law:
 paper size has table 4's.
 
-Desk size: fedbuff_table1's data and target, but each class divided by Dirichlet 0.1, so that clients hold unequal
-numbers of examples: ten on average, with a standard deviation of about ten. 10, 100 and 1,000 of 5,000 clients under
-way (13, 130, 1,300 with over-selection). Times of two arms are compared up to the moment until which both were
-watched; FedBuff's trips last for about 60 mean durations with 1,000 under way, in which FedAvgM, whose rounds wait
-for the largest clients, need not have arrived. Rates are searched for under this law, in five searches for each arm
-and concurrency: the server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9;
-results of 20 seeds.
+Desk size: fedbuff_table1's MNIST-1D and its target, but each class divided by Dirichlet 0.1, so that clients hold
+unequal numbers of examples: ten on average, with a standard deviation of about ten. 10, 100 and 1,000 of 5,000
+clients under way (13, 130, 1,300 with over-selection). Times of two arms are compared up to the moment until which
+both were watched; FedBuff's trips last for about 60 mean durations with 1,000 under way, in which FedAvgM, whose
+rounds wait for the largest clients, need not have arrived. Rates are searched for under this law, in five searches
+for each arm and concurrency: the server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0
+or .9; results of 20 seeds.
 """
 
 import functools

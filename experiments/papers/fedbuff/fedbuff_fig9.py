@@ -13,12 +13,12 @@ Open choices: training accuracy is taken as that of the global model on all trai
 compared is not said: on paper size at 60,000 trips, a tenth of the budget, which is nearly what FedBuff needs to
 CIFAR-10's target (table 1). Paper size has table 4's rates.
 
-Desk size: fedbuff_table1's federation, 30,000 trips, under three laws of durations; claims are of training accuracy
-at 10,000 trips, ten rounds of FedAvgM. Five searches for each arm and law, by validation accuracy at 10,000 trips:
-the server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9. FedAsync, which has no
-momentum, gets twice as many server's rates, at first from .0004 to 1.53; its clients' rate is at first from .8 to
-12.5, because earlier searches found larger ones for it. Results of 20 seeds. FedAvgM's numbers differ between laws
-only where its searches end at different rates.
+Desk size: fedbuff_table1's federation with MNIST-1D, 30,000 trips, under three laws of durations; claims are of
+training accuracy at 10,000 trips, ten rounds of FedAvgM. Five searches for each arm and law, by validation accuracy
+at 10,000 trips: the server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9.
+FedAsync, which has no momentum, gets twice as many server's rates, at first from .0004 to 1.53; its clients' rate is
+at first from .8 to 12.5, because earlier searches found larger ones for it. Results of 20 seeds. FedAvgM's numbers
+differ between laws only where its searches end at different rates.
 """
 
 import pathlib

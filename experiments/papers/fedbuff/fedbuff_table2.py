@@ -10,8 +10,8 @@ Published: the table below; the best buffer is 10 for all three data sets, 1 nea
 Open choices: those of fedbuff_table1. Rates are published for K = 10 alone (table 4); on paper size all three
 buffers have them. On desk size each buffer has a search of its own.
 
-Desk size: fedbuff_table1's federation, runs and target; five searches for each buffer: the server's rate is at first
-from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9. Results of 20 seeds.
+Desk size: fedbuff_table1's federation, runs and target with MNIST-1D; five searches for each buffer: the server's
+rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9. Results of 20 seeds.
 """
 
 from collections.abc import Mapping

@@ -17,8 +17,8 @@ eta_l n / 32, those of plain steps to eta_l times the number of batches. Sent140
 average, CelebA's people 17.1 images of their 21.4 (the others are for validation and the test, fedbuff_table1),
 CIFAR-10's clients 9.
 
-Desk size: fedbuff_table1's federation, runs and target; four searches for each arm, each of 30 random trials, the
-best of which is taken; results of 32 seeds.
+Desk size: fedbuff_table1's federation, runs and target with MNIST-1D; four searches for each arm, each of 30 random
+trials, the best of which is taken; results of 32 seeds.
 """
 
 import math

@@ -13,10 +13,10 @@ are printed: on paper size all laws have these, found with half-normal durations
 of its own. Trips of synchronous rounds do not depend on the law: FedAvgM's numbers differ between laws only where
 its searches end at different rates.
 
-Desk size: fedbuff_table1's federation, runs and target; four searches for each arm and law: the server's rate is at
-first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9. FedAsync, which has no momentum, gets twice as
-many server's rates, at first from .0004 to 1.53; its clients' rate is at first from .8 to 12.5, because earlier
-searches found larger ones for it. Results of 20 seeds.
+Desk size: fedbuff_table1's federation, runs and target with MNIST-1D; four searches for each arm and law: the
+server's rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9. FedAsync, which has no
+momentum, gets twice as many server's rates, at first from .0004 to 1.53; its clients' rate is at first from .8 to
+12.5, because earlier searches found larger ones for it. Results of 20 seeds.
 """
 
 from collections.abc import Mapping

@@ -13,10 +13,10 @@ Open choices: the rates of these runs are not published; paper size has table 4'
 is one step late counts 1/1024: two thirds of FedBuff's trips are all but lost. Half-normal durations, fresh for
 each trip.
 
-Desk size: fedbuff_table1's federation, runs and target, at the paper's own sizes: 1,000 of 5,000 clients under way
-and K = 1,000, 1,300 selected; evaluated at each server step. FedBuff has 120,000 trips: in so much time FedAvgM,
-which needs several times as much for a trip, arrives, too. Five searches for each arm: the server's rate is at first
-from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9; results of 20 seeds.
+Desk size: fedbuff_table1's federation, runs and target with MNIST-1D, at the paper's own sizes: 1,000 of 5,000
+clients under way and K = 1,000, 1,300 selected; evaluated at each server step. FedBuff has 120,000 trips: in so much
+time FedAvgM, which needs several times as much for a trip, arrives, too. Five searches for each arm: the server's
+rate is at first from .16 to 6.25, the clients' from .16 to 2.5, momentum 0 or .9; results of 20 seeds.
 """
 
 from collections.abc import Mapping
