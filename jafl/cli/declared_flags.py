@@ -53,7 +53,7 @@ FLAGS: Mapping[str, Declared] = {
     "benchmark": Declared("Name of the benchmark; list: tells which there are."),
     "compare": Declared("The two files, with a comma between them."),
     "scale": Declared(
-        "Size of the experiment: desk (minutes, no download) or paper (as published).",
+        "Size of the experiment: desk (minutes) or paper (as published).",
         "desk",
     ),
     "tune": Declared(
