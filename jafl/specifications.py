@@ -13,6 +13,7 @@ import copy
 import functools
 import inspect
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -60,6 +61,11 @@ class Specification:
         restored.factory = factory
         restored.arguments = dict(zip(numbers, leaves, strict=True)) | dict(fixed)
         return restored
+
+    def __reduce__(self):
+        """For pickles, with which Python hands it to other processes, and for copies."""
+        attributes = {name: value for name, value in vars(self).items() if name != "factory"}
+        return _restored, (type(self), _by_name(self.factory), attributes)
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -231,6 +237,21 @@ def for_schedule(rule: Any, schedule: EventSchedule, num_examples: np.ndarray) -
 
 def _itself(value: Any) -> Any:
     return value
+
+
+def _by_name(factory: Callable[..., Any]) -> Any:
+    """What a pickle holds in the place of a factory: under its name stands the function that defers its call."""
+    module = sys.modules.get(getattr(factory, "__module__", ""))
+    deferred = getattr(module, getattr(factory, "__name__", ""), None)
+    return (deferred,) if getattr(deferred, "__wrapped__", None) is factory else factory
+
+
+def _restored(kind: type[Specification], factory: Any, attributes: dict[str, Any]) -> Specification:
+    """The specification of a pickle; ``factory`` as ``_by_name`` returns it."""
+    spec = object.__new__(kind)
+    spec.factory = factory[0].__wrapped__ if isinstance(factory, tuple) else factory
+    vars(spec).update(attributes)
+    return spec
 
 
 class _FixedNumber(float):

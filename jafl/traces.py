@@ -46,6 +46,7 @@ import numpy as np
 
 from jafl.base.array_files import write_archive
 from jafl.base.errors import SettingError, did_you_mean, is_number, real_number, require
+from jafl.base.paths import given_path
 from jafl.schedule import AvailabilityTrace, DurationTrace
 
 KILOBIT = 1024 / 8  # bytes
@@ -132,7 +133,7 @@ def read_capacity(
       >>> jafl.traces.read_capacity("experiments/traces/device_capacity.csv", clients=2).communication
       array([1000.,  400.])
     """
-    file = _path(path)
+    file = given_path(path, "that of a file")
     rows = _read(file, ("computation", "communication"))
     devices = _chosen(file, rows, clients)
     columns = {
@@ -169,7 +170,7 @@ def read_behavior(
       >>> trace.period, np.diff(trace.offsets)  # the second device is never there, the third over midnight
       (86400.0, array([1, 0, 2]))
     """
-    file = _path(path)
+    file = given_path(path, "that of a file")
     rows = _read(file, ("active", "inactive"), several=True)
     devices = _chosen(file, rows, clients)
     period = _common_period(file, rows, devices, finish_time)
@@ -195,7 +196,7 @@ def write(
     Raises:
       SettingError: for another kind of trace or another ending, or where the file exists.
     """
-    file = _path(path)
+    file = given_path(path, "that of a file")
     kinds: dict[type, tuple[str, ...]] = {DurationTrace: ("duration",), AvailabilityTrace: ("start", "end")}
     require(type(trace) in kinds, "trace", trace, "a DurationTrace or an AvailabilityTrace")
     require(file.suffix in (".csv", ".npz"), "path", str(path), "that of a .csv or .npz file")
@@ -419,11 +420,6 @@ def _chosen(
     unknown = next((name for name in names if name not in rows), None)
     require(unknown is None, "a device in clients", unknown, f"one of the {len(devices)} devices in {file}")
     return names
-
-
-def _path(path: Any) -> pathlib.Path:
-    require(isinstance(path, (str, os.PathLike)), "path", path, "that of a file")
-    return pathlib.Path(path)
 
 
 # The converter.

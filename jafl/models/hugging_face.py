@@ -205,7 +205,7 @@ def _classifier(
     check_classes(num_classes)
     require(fine_tune in FINE_TUNE, "fine_tune", fine_tune, "all or head")
     require(model_dir, "model_dir", model_dir, f"a directory for the model {kind}", _REMEDY)
-    directory = pathlib.Path(model_dir)
+    directory = pathlib.Path(model_dir).expanduser()
     require(directory.is_dir(), "model_dir", model_dir, "a directory that is there", _REMEDY)
     config = read_config(directory / "config.json", kind)
     _check_vocabulary(directory / "vocab.txt", config, vocabulary)

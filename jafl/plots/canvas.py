@@ -10,6 +10,7 @@ import numpy as np
 
 from jafl.base.errors import require
 from jafl.base.extras import importing
+from jafl.base.paths import given_path
 from jafl.records import EventSchedule, check_schedule
 
 if TYPE_CHECKING:
@@ -29,8 +30,13 @@ def save(figure: "Figure", path: str | os.PathLike) -> None:
     Args:
       figure: a figure that a function of ``jafl.plots`` has returned.
       path: of the file; one that is there is replaced.
+
+    Raises:
+      SettingError: if ``figure`` is none, or there is no folder for the file.
     """
-    _write(figure, path)
+    file = given_path(path, "that of a file, 'accuracy.png' for example")
+    require(file.parent.is_dir(), "path", str(path), "that of a file in a folder that is there")
+    _write(figure, file)
 
 
 def _write(figure: Any, file: Any) -> None:

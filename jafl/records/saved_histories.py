@@ -20,6 +20,7 @@ import numpy as np
 
 from jafl.base.array_files import ArrayFileError, read_array
 from jafl.base.errors import SettingError, require
+from jafl.base.paths import given_path
 from jafl.records.schedules import EventSchedule
 
 FORMAT = 1
@@ -84,8 +85,7 @@ def read(kind: type, path: str | os.PathLike[str], params: Any) -> Any:
 
 
 def _file(path: Any) -> pathlib.Path:
-    require(isinstance(path, (str, os.PathLike)), "path", path, "that of a file, 'fedbuff.npz' for example")
-    return pathlib.Path(path)
+    return given_path(path, "that of a file, 'fedbuff.npz' for example")
 
 
 def _parts(file: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

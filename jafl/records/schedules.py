@@ -61,6 +61,12 @@ class EventSchedule:
     local_steps: np.ndarray | None = None
     tier: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        # NumPy's whole numbers, as a column of a table has them, become Python's; what is none is told of later.
+        for name in ("num_clients", "concurrency"):
+            if isinstance(value := getattr(self, name), np.integer):
+                object.__setattr__(self, name, int(value))
+
     @property
     def num_trips(self) -> int:
         """Applied trips, J."""

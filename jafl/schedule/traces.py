@@ -31,8 +31,10 @@ import numpy as np
 from jafl.base.array_files import ArrayFileError, read_archive
 from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, require
+from jafl.base.paths import given_path
 from jafl.schedule.delay import Delay, NoSuchTrip
 
+_A_FILE = "that of a .csv or .npz file, durations.csv for example"
 CLIENT = "a whole number, at least 0 and below 2**31"
 
 
@@ -120,7 +122,7 @@ def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> Duratio
     Raises:
       SettingError: for a file that cannot be read or is not as described, naming the file and the row.
     """
-    rows = _read(_path(path), ("duration",))
+    rows = _read(given_path(path, _A_FILE), ("duration",))
     rows.refuse("duration", ~(rows.columns["duration"] >= 0), "at least 0")
     return DurationTrace(rows.path, cycled, rows.offsets, rows.columns["duration"], rows.first_row)
 
@@ -147,7 +149,7 @@ def read_availability(
     if cycle_after is not None:
         allowed = "a finite number above 0, or None"
         real_number("cycle_after", cycle_after, lambda value: 0 < value < np.inf, allowed)
-    rows = _read(_path(path), ("start", "end"), some_without=True)
+    rows = _read(given_path(path, _A_FILE), ("start", "end"), some_without=True)
     start, end = rows.columns["start"], rows.columns["end"]
     rows.refuse("start", ~(start >= 0), "at least 0")
     rows.refuse("end", ~(end > start), "above the start of its window")
@@ -342,12 +344,6 @@ def _by_offsets(path: pathlib.Path, offsets: np.ndarray, count: int) -> np.ndarr
         allowed = f"at least the entry before it, {offsets[j]}"
         require(False, f"{name}, index {j + 1},", int(offsets[j + 1]), allowed)
     return np.repeat(np.arange(len(rows)), rows)
-
-
-def _path(path: Any) -> pathlib.Path:
-    fits = isinstance(path, (str, os.PathLike))
-    require(fits, "path", path, "that of a .csv or .npz file, durations.csv for example")
-    return pathlib.Path(path)
 
 
 def _row(path: str | pathlib.Path, number: int) -> str:

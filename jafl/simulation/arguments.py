@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.base.errors import require
+from jafl.base.errors import require, true_or_false
 from jafl.base.given_arrays import as_array
 from jafl.base.random_keys import check_key, is_key
 from jafl.engine.plan.compatibility import check_types
@@ -23,19 +23,28 @@ def check_run(run: Any, setting: str = "run") -> None:
     # Before anything is planned: an error from deep inside would name no argument of the caller's.
     check_schedule(run.schedule)
     check_types(run.federation, run.client_work, run.rule)
+    check_untraced(run)
     check_params(run.params)
     check_key(run.key)
     check_evaluators(run.evaluators)
     check_evaluate_at(run.evaluate_at)
     if run.stop_when is not None:
         StopWhen.parsed(run.stop_when)
-    fits = isinstance(run.evaluate_clients, bool)
-    require(fits, "evaluate_clients", run.evaluate_clients, "True or False")
+    true_or_false("evaluate_clients", run.evaluate_clients)
     if run.keep_best is not None:
         require(
             isinstance(run.keep_best, str), "keep_best", run.keep_best, "the name of a column, as 'test_loss'"
         )
         larger_is_better("keep_best", run.keep_best, run.keep_best)
+
+
+def check_untraced(run: Run) -> None:
+    """Raises SettingError where a part of a run is a value that JAX traces: in ``jax.jit``, ``vmap`` or ``grad``."""
+    remedy = "jafl compiles runs itself: call it outside of these. jafl.simulate_many trains several together."
+    for name in ("client_work", "rule", "params", "key"):
+        leaves = jax.tree.leaves(getattr(run, name))
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        require(not traced, name, "traced by JAX", "known outside of jax.jit, jax.vmap and jax.grad", remedy)
 
 
 def check_params(params: Any) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from jafl.base import array_files, checksums, processes
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.extras import importing, require_library
+from jafl.base.paths import given_path
 from jafl.base.random_keys import as_words, is_key
 from jafl.engine.devices import at_hand, put
 from jafl.engine.plan.slots_and_waves import computes
@@ -92,7 +93,7 @@ class Checkpoints:
         before_save: Callable[[], None] | None = None,
     ):
         # Absolute: Orbax asks for it, and the program may change its directory while it trains.
-        self.folder = pathlib.Path(folder).absolute()
+        self.folder = given_path(folder, "a folder", "folder").absolute()
         self.every = None if every is None else whole_number("checkpoint_every", every, 0)
         if self.every != 0:
             require_library("orbax")

@@ -53,6 +53,10 @@ class DivergenceError(ArithmeticError):
             f"Training diverged to NaN or infinity at server step {server_step}, by {by}. {cause}"
         )
 
+    def __reduce__(self):
+        """For pickles: an error that cannot be one would break a pool of processes."""
+        return type(self), (self.server_step, self.client, self.history, self.cause)
+
 
 def find_divergence(
     preparation: Preparation, good_step: int, bad_step: int, history: History

@@ -32,6 +32,10 @@ class Interrupted(KeyboardInterrupt):
             f"and read stopped.{name}; in a notebook or at a prompt, `import sys` and read sys.last_value.{name}."
         )
 
+    def __reduce__(self):
+        """For pickles: an error that cannot be one would break a pool of processes."""
+        return type(self), (self.histories,)
+
     @property
     def history(self) -> History | DivergenceError | None:
         """What is kept of the first run."""

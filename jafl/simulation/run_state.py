@@ -258,7 +258,8 @@ def evaluate(
             # The next steps use up the memory of the carry, and the caller may keep what it gets.
             if not group.copies_models:
                 params = jax.tree.map(jnp.copy, params)
-            on_evaluation(state.number, state.evaluations[-1], params)
+            # A copy: what the caller does with it stays out of the history.
+            on_evaluation(state.number, dict(state.evaluations[-1]), params)
 
 
 def _results(
