@@ -182,6 +182,8 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
         try:
             words = [argument] if "=" in argument else [argument, next(left, "")]
             in_file = flags.FlagValues().read_flags_from_files(words)
+            # The mark of UTF-8 that editors of Windows begin a file with.
+            in_file = [each.removeprefix("\ufeff") for each in in_file]
         except flags.Error as error:
             remedy = f"{str(error).removeprefix('ERROR:: ')}."
             raise refusal("flagfile", argument.partition("=")[2], "a file that can be read", remedy) from None

@@ -40,12 +40,11 @@ def own_factory(setting: str, name: str) -> Callable[..., Any]:
     """
     path, function = file_of(name), name.rpartition(":")[2]
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise _refusal(setting, name, f"{str(path)!r} cannot be read: {reason}") from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise _refusal(setting, name, f"{str(path)!r} cannot be read: {error.strerror}") from error
     try:
-        module = _module(path, text)
+        module = _module(path, content)
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         raise _refusal(setting, name, f"{str(path)!r} fails when it is run: {cause}") from error
@@ -64,13 +63,14 @@ def own_factory(setting: str, name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _module(path: pathlib.Path, text: str) -> types.ModuleType:
+def _module(path: pathlib.Path, content: bytes) -> types.ModuleType:
     """The file as a module, under a name that no other content has."""
-    digest = hashlib.sha256(f"{path}\n{text}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{path}\n".encode() + content).hexdigest()
     module = types.ModuleType(f"{path.stem}-{digest[:12]}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses, which Flax's modules are, look their types up
-    exec(compile(text, str(path), "exec"), vars(module))
+    # Python itself reads the bytes: UTF-8 unless the file says another encoding, whatever the locale is.
+    exec(compile(content, str(path), "exec"), vars(module))
     return module
 
 

@@ -389,7 +389,7 @@ def is_setting(name: str) -> bool:
 def config_content(path: str) -> dict[str, Any]:
     """The content of a config.json; raises SettingError if it is none of this version."""
     try:
-        content = json.loads(pathlib.Path(path).read_text())
+        content = json.loads(pathlib.Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not JSON: {error}"
         raise SettingError(f"config is {path!r}, but {why}.", setting="config", value=path) from error

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base.array_files import ArrayFileError, read_array
-from jafl.base.errors import SettingError, require
+from jafl.base.errors import SettingError
 from jafl.base.paths import given_path
 from jafl.records.schedules import EventSchedule
 

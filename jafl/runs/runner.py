@@ -16,7 +16,7 @@ from jafl.records import EventSchedule
 from jafl.runs import growth
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, guarded
-from jafl.runs.directory.files import RunDirectory, occupied
+from jafl.runs.directory.files import RunDirectory, check_place, occupied
 from jafl.runs.directory.previous_run import EarlierRun, Replacement, another_process
 from jafl.runs.directory.reader import DamagedRun, read_json, settings_file
 from jafl.runs.lock import directory_lock
@@ -90,17 +90,17 @@ def run(
     run_options = Options(**options)
     with measured() as clock:
         with Waiting(run_options.progress) as waiting:
-            experiments = run_options.hosts.experiments(lambda: make_experiments(settings, tell=waiting.tell))
+
+            def make() -> list[Experiment]:
+                check_place(output_dir, held=overwrite or resume)
+                return make_experiments(settings, tell=waiting.tell)
+
+            experiments = run_options.hosts.experiments(make)
         if resume:
             require(output_dir is not None, "output_dir", output_dir, "the directory to go on with")
             _check_same_comparison(pathlib.Path(output_dir or ""), settings, len(experiments) == 1)
-        with (
-            occupied(output_dir, overwrite=overwrite, resume=resume, tell=run_options.show) as (
-                parent,
-                earlier,
-            ),
-            Interrupt(run_options.show) as interrupt,
-        ):
+        place = occupied(output_dir, overwrite=overwrite, resume=resume, tell=run_options.show)
+        with place as (parent, earlier), Interrupt(run_options.show) as interrupt:
             runs = _Runs(settings, experiments, parent, run_options, clock, interrupt, resume=resume)
             return runs.train(earlier)
 
@@ -261,6 +261,7 @@ def dry_run(
     which = which_pictures(pictures, show)
     with measured() as clock:
         with Waiting() as waiting:
+            check_place(output_dir, held=overwrite)
             experiments = make_experiments(settings, tell=waiting.tell)
         with occupied(output_dir, overwrite=overwrite) as (parent, earlier):
             if earlier:

@@ -40,7 +40,9 @@ def check_run(run: Any, setting: str = "run") -> None:
 
 def check_untraced(run: Run) -> None:
     """Raises SettingError where a part of a run is a value that JAX traces: in ``jax.jit``, ``vmap`` or ``grad``."""
-    remedy = "jafl compiles runs itself: call it outside of these. jafl.simulate_many trains several together."
+    remedy = (
+        "jafl compiles runs itself: call it outside of these. jafl.simulate_many trains several together."
+    )
     for name in ("client_work", "rule", "params", "key"):
         leaves = jax.tree.leaves(getattr(run, name))
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)

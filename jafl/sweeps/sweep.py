@@ -26,7 +26,7 @@ from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, is_closed, survey
-from jafl.runs.directory.files import RUNS, RunDirectory, reserve_next_directory
+from jafl.runs.directory.files import RUNS, RunDirectory, check_place, reserve_next_directory
 from jafl.runs.directory.previous_run import BATCH_CHECKPOINTS, CHECKPOINTS
 from jafl.runs.directory.reader import DamagedRun, PastRun, names_in, read_json, read_run
 from jafl.runs.lock import advice, directory_lock
@@ -158,6 +158,7 @@ def _begin(
 ) -> list[Request]:
     """Checks the request and adds it to ``sweep.json``, unless its runs are there already; returns all requests."""
     if not (root / "sweep.json").is_file():
+        check_place(root)
         _check(conditions)
         root.mkdir(parents=True, exist_ok=True)
     with directory_lock(root, wait=SECONDS_TO_WRITE):  # of several processes that begin together, one writes

@@ -12,6 +12,7 @@ import os
 import pathlib
 import platform
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -274,9 +275,8 @@ def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def cannot_be_made(path: pathlib.Path, error: OSError) -> SettingError:
     """The error for a directory that the file system refuses."""
-    return SettingError(
-        f"output_dir is {str(path)!r}, but cannot be made: {error.strerror}.", setting="output_dir"
-    )
+    what = "nothing can be written there" if os.path.isdir(path) else "cannot be made"
+    return SettingError(f"output_dir is {str(path)!r}, but {what}: {error.strerror}.", setting="output_dir")
 
 
 def already_there(path: pathlib.Path, earlier: EarlierRun) -> SettingError:
@@ -299,6 +299,28 @@ def reserve_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
             if not path.exists():
                 raise cannot_be_made(path, error) from error
     raise AssertionError("there is always a next number")
+
+
+def check_place(output_dir: str | os.PathLike[str] | None, *, held: bool = False) -> None:
+    """Raises SettingError where ``occupied`` would, so that nobody waits in vain; leaves nothing behind.
+
+    held: whether the directory may hold a run.
+    """
+    path = pathlib.Path(RUNS if output_dir is None else output_dir).absolute()
+    try:
+        there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
+        os.rmdir(tempfile.mkdtemp(prefix=".jafl-", dir=there))
+        for name in path.relative_to(there).parts:
+            # Of a name that is too long the system says so; of any other, that nothing is there.
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(there / name)
+    except OSError as error:
+        raise cannot_be_made(pathlib.Path(output_dir or RUNS), error) from error
+    if output_dir is None or held:
+        return
+    earlier = EarlierRun(pathlib.Path(output_dir))
+    if earlier.files:
+        raise already_there(pathlib.Path(output_dir), earlier)
 
 
 @contextlib.contextmanager
