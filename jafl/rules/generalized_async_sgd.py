@@ -1,5 +1,6 @@
 """Generalized AsyncSGD: clients that get few tasks make large steps (Leconte et al., AISTATS 2024)."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,6 +9,10 @@ from jafl.records import EventSchedule, Rule
 from jafl.rules.accumulate import weighted_sum
 from jafl.schedule.arguments import client_shares
 from jafl.specifications import specification
+
+# A number of tasks that is further from its mean than so many standard deviations, and so many tasks more, is not by
+# chance: by Bernstein's inequality that has a probability below 1e-8 for each client.
+_DEVIATIONS, _TRIPS = 9.0, 30.0
 
 
 @specification
@@ -26,7 +31,7 @@ def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -
       routing: [N] numbers above 0 in proportion to p_i, as in ``jafl.queued``. Default: equal ones.
 
     Returns:
-      The rule, as a specification, for ``jafl.simulate``.
+      The rule, as a specification, for ``jafl.simulate``. It warns of clients that got tasks in other proportions.
 
     Raises:
       SettingError: for numbers that are not above 0, or not one for each client, or of which one is so small that the
@@ -40,6 +45,23 @@ def generalized_async_sgd(routing: Sequence[float] | np.ndarray | None = None) -
         return 1 / (clients * shares[np.minimum(schedule.client, clients - 1)])
 
     def check(schedule: EventSchedule) -> None:
-        client_shares("routing", routing, schedule.num_clients)
+        _tell_of_other_routing(schedule, client_shares("routing", routing, schedule.num_clients))
 
     return weighted_sum(weights, buffer_size=1)._replace(check_schedule=check)
+
+
+def _tell_of_other_routing(schedule: EventSchedule, shares: np.ndarray) -> None:
+    """Warns where clients got tasks in other proportions than ``shares``: the steps are biased then."""
+    given = np.bincount(
+        np.concatenate([schedule.client, schedule.inflight_client, schedule.discarded_client]),
+        minlength=schedule.num_clients,
+    )
+    expected = given.sum() * shares
+    off = np.abs(given - expected) - _DEVIATIONS * np.sqrt(expected * (1 - shares)) - _TRIPS
+    client = int(np.argmax(off))
+    if off[client] > 0:
+        warnings.warn(
+            f"routing says that client {client} gets {expected[client]:,.0f} of the {given.sum():,} tasks, but it "
+            f"got {given[client]:,}: the steps are not unbiased. Give jafl.queued and the rule the same routing.",
+            stacklevel=2,
+        )

@@ -12,7 +12,7 @@ from jafl.cli.commands import COMMANDS
 from jafl.cli.declared_flags import FLAGS
 from jafl.cli.described import swept_by
 from jafl.config.calls import SHORT_NAMES
-from jafl.config.settings import FORMAT, TYPES
+from jafl.config.settings import FORMAT, TYPES, config_content
 from jafl.sweeps.sweep import SweepOutcome
 
 SWEEP = {
@@ -38,6 +38,15 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
         for words in each.examples:
             assert given.read("run.py", shlex.split(words)).command.name == name
             assert words in command_help.of_command(each, "python run.py")
+
+
+def test_the_mark_of_utf_8_is_no_part_of_flag_files_and_configs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flags.txt").write_bytes(b"\xef\xbb\xbf--seed=1\r\n--num_clients=7\r\n")
+    asked = given.read("run.py", ["--flagfile=flags.txt"])
+    assert asked.settings() == {"seed": "1", "num_clients": "7"}
+    (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"format": FORMAT}).encode())
+    assert config_content("config.json") == {"format": FORMAT}
 
 
 def test_a_flag_behind_a_flag_file_takes_the_place_of_that_in_the_file(tmp_path, monkeypatch):

@@ -112,6 +112,20 @@ def test_a_model_of_the_users_own_predicts_the_next_token(own):
     assert experiment.params["token_table"]["embedding"].shape == (99, 4)
 
 
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        pytest.param(lambda text: b"\xef\xbb\xbf" + text.encode(), id="marked"),
+        pytest.param(lambda text: f"# coding: latin-1\n{text}".encode("latin-1"), id="declared"),
+    ],
+)
+def test_a_file_is_read_in_the_encoding_in_which_python_reads_it(own, encoded):
+    text = OWN.replace("factor: float = 3.0", "factor: float = float(len('\xe9\xe9\xe9'))")
+    theirs = made(delay="mine.py:slower").schedule.step_time
+    own.write_bytes(encoded(text))
+    np.testing.assert_array_equal(made(delay="mine.py:slower").schedule.step_time, theirs)
+
+
 def test_a_file_that_has_changed_is_read_again(own):
     assert made(delay="mine.py:slower").schedule.step_time[-1] > 0
     before = made(delay="mine.py:slower").schedule.step_time[-1]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import tracemalloc
+import warnings
 from typing import Any
 
 import jax
@@ -226,6 +227,27 @@ WITHOUT_PROTOCOL = {
         "no trip arrived: raise step_every, or take",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "rule", "client"),
+    [
+        pytest.param([1, 1, 1, 5], [1, 1, 1, 5], None, id="the same"),
+        pytest.param([2, 2, 2, 10], [1, 1, 1, 5], None, id="in proportion"),
+        pytest.param([1, 1, 1, 5], None, 3, id="not given to the rule"),
+        pytest.param(None, [1, 1, 1, 5], 3, id="not given to the schedule"),
+    ],
+)
+def test_a_rule_tells_of_a_schedule_with_another_routing(scheduled, rule, client):
+    schedule = jafl.queued(
+        num_clients=4, tasks=3, routing=scheduled, delay=jafl.delays.exponential(1.0), server_steps=1000
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        rules.generalized_async_sgd(rule).build().check_schedule(schedule)
+    assert [f"routing says that client {client} gets" in str(one.message) for one in told] == [True] * bool(
+        client
+    )
 
 
 @pytest.mark.parametrize("name", WITHOUT_PROTOCOL)

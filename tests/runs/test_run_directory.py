@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import dataclasses
+import errno
 import platform
+from unittest import mock
 
 import jax
 import numpy as np
@@ -25,8 +27,9 @@ import jafl
 from jafl.base.errors import SettingError
 from jafl.config import calls, presets
 from jafl.config.settings import FORMAT, Settings
-from jafl.runs.directory.files import RunDirectory, reserve_next_directory
-from jafl.runs.runner import run
+from jafl.runs.directory.files import RunDirectory, check_place, reserve_next_directory
+from jafl.runs.runner import dry_run, run
+from jafl.sweeps.sweep import run_sweep
 
 FILES = {
     "config.json",
@@ -569,6 +572,38 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(SettingError, match="output_dir is .*file', but cannot be made"):
         RunDirectory(tmp_path / "file")
+
+
+def test_a_directory_that_cannot_be_is_told_of_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "config.json").write_text("{}")
+    no = mock.Mock(side_effect=AssertionError("planned"))
+    for module in ("runs.runner", "sweeps.sweep"):
+        monkeypatch.setattr(f"jafl.{module}.make_experiments", no, raising=False)
+    monkeypatch.setattr("jafl.sweeps.sweep._check", no)
+    settings = Settings(algorithm="fedbuff")
+    refused = {
+        "file/new": "cannot be made: Not a directory",
+        "file": "cannot be made: Not a directory",
+        "new/" + "x" * 300: "cannot be made: File name too long",
+        "held": "already holds a run",
+    }
+    for place, words in refused.items():
+        for act in (run, dry_run, lambda settings, place: run_sweep(settings, {"seed": ["1"]}, place)):
+            with pytest.raises(SettingError, match=f"output_dir is .*{words}"):
+                act(settings, place)
+    with pytest.raises(AssertionError, match="planned"):
+        run(settings, "held", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "held"]
+
+
+def test_a_directory_into_which_nothing_can_be_written_is_refused(tmp_path, monkeypatch):
+    denied = mock.Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr("jafl.runs.directory.files.tempfile.mkdtemp", denied)
+    with pytest.raises(SettingError, match="nothing can be written there: Permission denied"):
+        check_place(tmp_path)
 
 
 def test_each_command_reserves_a_number_of_its_own(tmp_path):

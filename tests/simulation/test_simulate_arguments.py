@@ -35,6 +35,42 @@ def test_a_folder_keeps_checkpoints(parts, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, whole.params)
 
 
+def test_numbers_and_truth_values_of_numpy_are_such(parts):
+    asked = {"num_clients": np.int32(8), "concurrency": np.int32(6), "buffer_size": np.int32(3)}
+    schedule = jafl.asynchronous(
+        **asked, server_steps=np.int32(12), delay=jafl.delays.exponential(np.float32(1.0)), seed=np.int64(0)
+    )
+    model = parts["client_work"].arguments["model"]
+    work = jafl.client_work(model, learning_rate=np.float32(0.1), keep_optimizer_state=np.bool_(False))
+    history = jafl.simulate(
+        **{**parts, "schedule": schedule, "client_work": work}, evaluate_clients=np.bool_(True)
+    )
+    assert history.evaluations[-1]["test_loss"] == jafl.simulate(**parts).evaluations[-1]["test_loss"]
+
+
+def test_what_a_callback_does_with_an_evaluation_stays_out_of_the_history(parts):
+    def changes(evaluation, params):
+        evaluation.clear()
+        params.clear()
+
+    history = jafl.simulate(**parts, on_evaluation=changes, keep_best="test_loss")
+    untouched = jafl.simulate(**parts, keep_best="test_loss")
+    assert history.evaluations == untouched.evaluations
+    jax.tree.map(np.testing.assert_array_equal, history.best_params, untouched.best_params)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad])
+def test_values_that_jax_traces_are_refused(parts, transform):
+    def trained(rate):
+        model = parts["client_work"].arguments["model"]
+        work = jafl.client_work(model, learning_rate=rate)
+        return jafl.simulate(**{**parts, "client_work": work}).params["dense"]["bias"].sum()
+
+    rate = np.float32(0.1) if transform is not jax.vmap else np.array([0.1, 0.2], np.float32)
+    with pytest.raises(jafl.SettingError, match="client_work is 'traced by JAX'.*jafl.simulate_many"):
+        transform(trained)(rate)
+
+
 def test_steps_of_numpy_are_steps(parts):
     history = jafl.simulate(**parts, evaluate_at=np.linspace(0, 12, 4))
     assert [e["server_step"] for e in history.evaluations] == [0, 4, 8, 12]
