@@ -44,7 +44,7 @@ def test_the_mark_of_utf_8_is_no_part_of_flag_files_and_configs(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "flags.txt").write_bytes(b"\xef\xbb\xbf--seed=1\r\n--num_clients=7\r\n")
     asked = given.read("run.py", ["--flagfile=flags.txt"])
-    assert asked.settings() == {"seed": "1", "num_clients": "7"}
+    assert asked.settings() == {"seed": "1", "num_clients": 7}
     (tmp_path / "config.json").write_bytes(b"\xef\xbb\xbf" + json.dumps({"format": FORMAT}).encode())
     assert config_content("config.json") == {"format": FORMAT}
 

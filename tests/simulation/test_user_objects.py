@@ -13,6 +13,7 @@ from small_runs import small_parts
 
 import jafl
 from jafl import engine, rules
+from jafl.engine.plan.model_checks import check_model
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,49 @@ def test_batch_statistics_are_refused(parts):
     module = nn.Sequential([nn.Dense(4), nn.BatchNorm(use_running_average=False), nn.Dense(10)])
     with pytest.raises(jafl.SettingError, match="batch_stats.*parameters only.*GroupNorm"):
         jafl.Model(module).init(jax.random.key(0), parts["federation"].x)
+
+
+PROBABILITIES = {
+    "softmax": (nn.softmax, "softmax"),
+    "softmax within": (jax.jit(lambda x: jax.checkpoint(nn.softmax)(x)), "softmax"),
+    "softmax in another type": (lambda x: nn.softmax(x).astype(jnp.float16).astype(jnp.float32), "softmax"),
+    "sigmoid": (lambda x: nn.sigmoid(x)[..., None].squeeze(-1), "sigmoid"),
+    "logits": (lambda x: x, None),
+    "their logarithms": (nn.log_softmax, None),
+    "attention": (lambda x: nn.softmax(x) @ jnp.ones((10, 10)), None),
+    "tempered": (lambda x: 10.0 * nn.softmax(x), None),
+    "other sums": (lambda x: jnp.exp(x) / jnp.exp(-x).sum(-1, keepdims=True), None),
+}
+
+
+def told_of_probabilities(parts, ends, **options):
+    model = jafl.Model(nn.Sequential([nn.Dense(10), ends]), **options)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        check_model(parts["federation"], model, model.init(jax.random.key(0), parts["federation"].x))
+    return [
+        word
+        for one in told
+        for word in ("softmax", "sigmoid")
+        if f" ends in a {word}, but" in str(one.message)
+    ]
+
+
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_a_model_that_returns_probabilities_to_a_loss_of_logits_is_told_of(parts, name):
+    ends, function = PROBABILITIES[name]
+    assert told_of_probabilities(parts, ends) == ([function] if function else [])
+    two = {"probabilities": ends, "logits": lambda x: x}
+    both = lambda x: {each: of(x) for each, of in two.items()}  # noqa: E731
+    assert told_of_probabilities(parts, both, output="logits") == []
+    assert told_of_probabilities(parts, both, output="probabilities") == ([function] if function else [])
+
+
+def test_probabilities_are_what_a_loss_of_ones_own_may_take(parts):
+    def of_probabilities(outputs, labels):
+        return -jnp.log(jnp.take_along_axis(outputs, labels[:, None], axis=1)[:, 0])
+
+    assert told_of_probabilities(parts, nn.softmax, loss_per_example=of_probabilities) == []
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("bfloat16", "256"), ("float16", "2,048")])

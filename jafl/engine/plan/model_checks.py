@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.errors import SettingError, require
+from jafl.base.jaxpr_ends import probabilities_by
 from jafl.base.precision import check_precision
 from jafl.base.random_keys import check_draws_by_keys, threefry_key
 from jafl.data import Federation
@@ -18,7 +19,7 @@ from jafl.models.label_checks import check_labels, check_values
 from jafl.models.low_rank import Adapted
 from jafl.models.network import Network, explain
 from jafl.models.networks import Linen
-from jafl.models.tasks import Metric, Reading, as_task
+from jafl.models.tasks import Metric, Reading, absolute_error, as_task, one_output, squared_error
 from jafl.records import Params
 
 
@@ -71,6 +72,7 @@ def check_model(federation: Federation, model: Model, params: Params) -> None:
     # After the shapes, which it takes for granted.
     if _has_parts_of_the_user(model):
         check_examples_are_separate(federation, model, params)
+        _tell_of_probabilities(model, params, x)
     _tell_of_types(params)
 
 
@@ -130,8 +132,27 @@ def _outputs(model: Model, params: Params, x: jax.Array) -> Any:
 
 
 @jax.jit
+def _output_read(model: Model, params: Params, x: jax.Array) -> Any:
+    return one_output(model.apply(params, x), model.output)
+
+
+@jax.jit
 def _losses(model: Model, params: Params, x: jax.Array, y: jax.Array, key: jax.Array | None) -> Any:
     return model.loss_sums(params, x, y, key)
+
+
+def _tell_of_probabilities(model: Model, params: Params, x: jax.ShapeDtypeStruct) -> None:
+    """Warns of a model whose output are probabilities, where its loss is a task's that makes such of it itself."""
+    loss = getattr(model.loss_per_example, "function", model.loss_per_example)
+    if getattr(loss, "__module__", "") != as_task.__module__ or loss in (squared_error, absolute_error):
+        return
+    if function := probabilities_by(_output_read.trace(model, params, x).jaxpr):
+        warnings.warn(
+            f"The model {model.network.name} ends in a {function}, but its loss makes probabilities of its output "
+            "itself: it learns slowly, and at best its loss is far from 0. Return what goes into the "
+            f"{function}, or give a loss of your own.",
+            stacklevel=2,
+        )
 
 
 def _tell_of_types(params: Params) -> None:
