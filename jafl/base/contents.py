@@ -29,6 +29,19 @@ def same_contents(one: Any, other: Any) -> bool:
         return False
 
 
+class ByContents:
+    """What is equal where all that it holds is: of dataclasses with arrays, whose own comparison NumPy refuses."""
+
+    def __eq__(self, other: object) -> bool:
+        return same_contents(self, other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        # Coarse on purpose: arrays have no hash of their own; equality decides.
+        return hash(
+            (type(self), *(value.shape for value in vars(self).values() if isinstance(value, np.ndarray)))
+        )
+
+
 def digest_of_held(value: Any) -> str:
     """A digest of the arrays in a value, and of what the functions in it hold; "" if there is nothing of that kind.
 
@@ -69,7 +82,8 @@ def _contents(value: Any, of_itself: Callable[[Any], Any], within: tuple[int, ..
         return "itself", len(within) - within.index(id(value))
     inner = functools.partial(_contents, of_itself=of_itself, within=(*within, id(value)))
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return type(value).__qualname__, value
+        # NaN is no other number than NaN here.
+        return type(value).__qualname__, value if value == value else "nan"
     if isinstance(value, (np.ndarray, np.generic)) or type(value).__module__.startswith("jaxlib"):
         if hasattr(value, "dtype") and hasattr(value, "shape") and not str(value.dtype).startswith("key"):
             array = np.asarray(value)

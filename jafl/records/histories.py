@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jafl.base import display
+from jafl.base.contents import ByContents
 from jafl.base.errors import choose, require
 from jafl.base.extras import importing
 from jafl.records import saved_histories
@@ -36,8 +37,8 @@ def check_column(name: Any, reports: Iterable[str], what: str) -> None:
     require(name not in taken, what, name, allowed, "Give it another name.")
 
 
-@dataclasses.dataclass(frozen=True)
-class History:
+@dataclasses.dataclass(frozen=True, eq=False)
+class History(ByContents):
     """What a run leaves: its evaluations, what each trip and step reported, and the final model.
 
     Attributes:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from jafl.base import display
+from jafl.base.contents import ByContents
 from jafl.base.errors import require
 
 
-@dataclasses.dataclass(frozen=True)
-class EventSchedule:
+@dataclasses.dataclass(frozen=True, eq=False)
+class EventSchedule(ByContents):
     """Who trained from which version, and at which server step it was applied: the whole experiment.
 
     Attributes:
@@ -148,8 +149,8 @@ class EventSchedule:
         return float(self.step_time[-1]) if len(self.step_time) else 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ExecutionPlan:
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExecutionPlan(ByContents):
     """In which order and from which memory a schedule is computed. Any valid plan gives the same result.
 
     Trips are folded in the schedule's order, and trained in waves, V in all: trips of this step or of later ones

@@ -74,6 +74,25 @@ def assert_same(one, other):
         assert one == other
 
 
+def test_equal_histories_schedules_and_plans_are_equal(tmp_path):
+    one = history()
+    one.save(tmp_path / "one.npz")
+    plan = jafl.trip_by_trip(SCHEDULE)
+    for value, same in (
+        (one, History.load(tmp_path / "one.npz")),
+        (SCHEDULE, pickle.loads(pickle.dumps(SCHEDULE))),
+        (plan, jafl.trip_by_trip(pickle.loads(pickle.dumps(SCHEDULE)))),
+    ):
+        assert value == same
+        assert {value: "known"}[same] == "known"
+        assert value != "another"
+    evaluations = [{**each, "time": 0.5} for each in one.evaluations]
+    assert one != history(evaluations=evaluations)
+    assert one != history(params={"dense": one.params["dense"], "more": np.zeros(3)})
+    assert dataclasses.replace(SCHEDULE, step_time=SCHEDULE.step_time + 1e-12) != SCHEDULE
+    assert dataclasses.replace(SCHEDULE, tier=np.zeros(5, np.int32)) != SCHEDULE
+
+
 def round_trip(saved, tmp_path, **options):
     saved.save(tmp_path / "run.npz", overwrite=True)
     return History.load(tmp_path / "run.npz", **options)
