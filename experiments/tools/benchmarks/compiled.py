@@ -168,8 +168,11 @@ def show_starting(chip: Topology, subject: Subject, run_of: Callable[[str], Prep
 
     for rule in flags.FLAGS.rules:
         run = run_of(rule)
-        show(rule, in_words(run.plan.width, run.plan.form), lambda run=run: programs.lowered_run(chip, run))
-    show("evaluation", "-", lambda: next(lowered_evaluations(chip, run, False)))
+        show(
+            rule, in_words(run.plan.width, run.plan.form), functools.partial(programs.lowered_run, chip, run)
+        )
+    if flags.FLAGS.rules:
+        show("evaluation", "-", lambda: next(lowered_evaluations(chip, run, False)))
 
 
 def main(_: Sequence[str]) -> None:
