@@ -124,7 +124,8 @@ def forecast(
     """Says before anything is rented whether a run fits on chips that are not here, and on how many.
 
     It compiles the run's programs for these chips, which takes 3 to 30 seconds for a small model, and several minutes
-    for a deep one. Nothing runs there.
+    for a deep one. Nothing runs there. They are compiled in this process: should the compiler crash, or run out of
+    memory, it ends. ``run.py forecast`` compiles in a child process, whose end is a message.
 
     Args:
       subject: a ``jafl.Run``, or an experiment that ``jafl.config`` has made. The parameters may be shapes.

@@ -146,6 +146,9 @@ OF_A_LAYER = "the rows of a layer that wait, or K rows of the rule's state, are 
 FLOATING_IMAGES = "float32 images with 3 channels are laid out anew at the start of a call, 4 times as large"
 IN_BFLOAT16 = "a step with bfloat16 products is half as long as one with float32 ones, the rule's work is not"
 EXCHANGED = "whole models of a wave on their way between chips, which the forecast does not know"
+TWO_CHUNKS = (
+    "matrices of two chunks of segments are foretold, which grow with the waves; the program takes one"
+)
 MISSED = (
     ("cycles", "mlp, aced, trip by trip, *", OPERATIONS),
     ("cycles", "mlp, ca2fl, trip by trip, *", OPERATIONS),
@@ -170,14 +173,16 @@ MISSED = (
         for rule, form in (("ace", "matrix"), ("wkafl", "loop"))
         for name in ("v5e:2x2", "v5e:2x4")
     ),
-    ("temporaries", "mlp, fedbuff, waves of 64, matrix form, v5e:2x4, *", EXCHANGED),
     ("temporaries", "mlp, ace, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
     ("temporaries", "softmax, wkafl, *, v5e*", OF_A_LAYER),
     ("temporaries", "mlp, wkafl, waves of 64, *, h100*", OF_A_LAYER),
     ("temporaries", "lenet5, *", FLOATING_IMAGES),
     ("forecast", "lenet5, *", FLOATING_IMAGES),
-    ("forecast", "mlp, fedbuff, waves of 64, matrix form, v5e:2x4, *", EXCHANGED),
+    *(
+        ("forecast", f"mlp, fedbuff, *, matrix form, {name}, *", TWO_CHUNKS)
+        for name in ("v5e:2x4", "v5e:4x4")
+    ),
     ("forecast", "mlp, wkafl, *, v5e:4x4*", EXCHANGED),
 )
 

@@ -210,7 +210,9 @@ def without_names(text):
     text = re.sub(r"(?ms)^(FileNames|FunctionNames|FileLocations|StackFrames)\n.*?\n\n", "", text)
     text = re.sub(r", (stack_frame_id=\d+|metadata=\{[^}]*\})", "", text)
     names = {}
-    return re.sub(r"%[\w.\-]+", lambda found: names.setdefault(found.group(), f"%{len(names)}"), text)
+    # Older versions of XLA write the names of a computation's parameters without a percent sign in its first line.
+    name = r"%([\w.\-]+)|\b([a-z][\w.\-]*)(?=: )"
+    return re.sub(name, lambda found: names.setdefault(found[1] or found[2], f"%{len(names)}"), text)
 
 
 def sigmoid_like(x):

@@ -5,17 +5,24 @@
     python -m experiments.tools.benchmarks.compiled --rules= --matmul_precision=bfloat16  # bare client steps alone
     python -m experiments.tools.benchmarks.compiled --models=resnet18 --widths=1 --rules=fedbuff  # minutes
     python -m experiments.tools.benchmarks.compiled --topology=h100      # memory and copies: no times of a GPU
+    python -m experiments.tools.benchmarks.compiled --starting --default_plan --clients=1000  # before the first step
 
 Nothing runs on an accelerator. Times are the compiler's estimates, in kilocycles a client trip (1,500 kilocycles are
 a millisecond of a v5e); ``+ bytes`` adds what moves without an estimate, as bytes over the memory's bandwidth.
 Collectives are in neither. A trip is one local step on 32 examples; 100 clients in flight, K = 10 where the rule
 buffers. Needs libtpu: pip install "jafl[tpu]".
+
+``--starting`` shows what a run waits for before its first step: seconds of this machine, by the wall clock and, in
+brackets, of its processors, of tracing and lowering and of compiling. One more row a model is its evaluation.
 """
 
 import dataclasses
+import functools
 import gzip
 import pathlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,6 +42,8 @@ from experiments.tools.benchmarks.workloads import (
     noise_federation,
     overlapping_clients,
 )
+from jafl.ahead_of_time import programs
+from jafl.ahead_of_time.forecast import lowered_evaluations
 from jafl.ahead_of_time.programs import prepare_for
 from jafl.ahead_of_time.topologies import Topology, topology
 from jafl.base.errors import choose
@@ -46,6 +55,7 @@ MIB = 2**20
 
 COLUMNS = ["model", "rule", "plan", "kilocycles a trip", "+ bytes", "/ bare", "a call", "arguments, MiB"]
 COLUMNS += ["temporaries, MiB", "forecast, MiB", "made anew, MiB", "collectives a round", "compiling, s"]
+STARTING = ["model", "rule", "plan", "tracing and lowering, s", "compiling, s"]
 
 
 def prepared(
@@ -134,6 +144,37 @@ def cells(estimate: Estimate, trips: float, bare: float | None, foretold: int | 
     ]
 
 
+def in_words(width: int, form: str) -> str:
+    """A plan as text."""
+    plan = "trip by trip" if width == 1 else f"waves of {width}"
+    return plan + (", matrix form" if form == "matrix" else "")
+
+
+def timed(make: Callable[[], Any]) -> tuple[Any, str]:
+    """What the function gives, and its seconds as text: by the wall clock, and in brackets of all processors."""
+    wall, processor = time.perf_counter(), time.process_time()
+    made = make()
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    return made, f"{wall:.1f} ({processor:.1f})"
+
+
+def show_starting(chip: Topology, subject: Subject, run_of: Callable[[str], Preparation]) -> None:
+    """Shows how long the runs of a model, and its evaluation, are traced, lowered and compiled."""
+
+    def show(name: str, plan: str, lower: Callable[[], Any]) -> None:
+        lowered, lowering = timed(lower)
+        _, compiling = timed(lambda: programs.compiled(chip, lowered))
+        print(report.row([subject.title, name, plan, lowering, compiling]), flush=True)
+
+    for rule in flags.FLAGS.rules:
+        run = run_of(rule)
+        show(
+            rule, in_words(run.plan.width, run.plan.form), functools.partial(programs.lowered_run, chip, run)
+        )
+    if flags.FLAGS.rules:
+        show("evaluation", "-", lambda: next(lowered_evaluations(chip, run, False)))
+
+
 def main(_: Sequence[str]) -> None:
     """Compiles every model, rule and width: a row of a Markdown table each."""
     options = flags.FLAGS
@@ -143,7 +184,7 @@ def main(_: Sequence[str]) -> None:
     said = f"{chip.name}, JAX {jax.__version__}, matmul_precision={precision}"
     said += f", compute_dtype={options.compute_dtype}"
     print(f"{said}. Compiler's estimates.", flush=True)
-    print(report.heading(COLUMNS), flush=True)
+    print(report.heading(STARTING if options.starting else COLUMNS), flush=True)
     for model in options.models:
         subject = choose("models", model, MODELS)
         in_precision = dataclasses.replace(
@@ -164,24 +205,27 @@ def main(_: Sequence[str]) -> None:
 
         for width in widths:
             form = options.form if width > 1 else "loop"
-            plan = "trip by trip" if width == 1 else f"waves of {width}"
-            plan += ", matrix form" if form == "matrix" else ""
+            run_of = functools.partial(
+                prepared,
+                chip,
+                subject,
+                width=width,
+                clients=options.clients,
+                in_flight=options.in_flight,
+                form=form,
+                default_plan=options.default_plan,
+            )
+            if options.starting:
+                show_starting(chip, subject, run_of)
+                continue
+            plan = in_words(width, form)
             if chip.platform == "tpu" and options.bare:
                 step = lowered_bare_step(chip, subject.model, subject.shape, width=width)
                 estimate = step.estimate(chip)
                 bare[width] = (estimate.all_cycles or 0) / width / 1000
                 show(plan, "bare", cells(estimate, width, None), estimate, model, subject.title)
             for rule in options.rules:
-                run = prepared(
-                    chip,
-                    subject,
-                    rule,
-                    width=width,
-                    clients=options.clients,
-                    in_flight=options.in_flight,
-                    form=form,
-                    default_plan=options.default_plan,
-                )
+                run = run_of(rule)
                 lowered = lowered_run(chip, run)
                 estimate = lowered.estimate(chip)
                 rest = cells(estimate, lowered.trips, bare.get(width), run.forecast.parts["temporaries"])
@@ -205,6 +249,7 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "default_plan", False, "Take the plan that jafl chooses, in place of one of each width."
     )
+    flags.DEFINE_bool("starting", False, "Show what a run waits for before its first step, and no more.")
     flags.DEFINE_bool("tree", False, "Also print the loops of each program, with what costs most in them.")
     flags.DEFINE_string("hlo", None, "Folder for the optimised programs as text.")
 
