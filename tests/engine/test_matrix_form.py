@@ -22,6 +22,8 @@ ONE_EACH = [
     f"{rule}; {schedule}" for rule, schedule in zip(RULES, itertools.cycle(SCHEDULES), strict=False)
 ] + [case.name for case in ENGINE_CASES]
 DEFAULT_TIER = ("fedasync", "step scale, server momentum")
+# Of the tests of the kernel, which is interpreted.
+DEFAULT_KERNEL = ("fedasync",)
 # Words in the names of cases whose rule or server optimizer is not linear, or whose rule stores means of updates.
 NOT_LINEAR = (
     "wkafl",
@@ -89,6 +91,16 @@ def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
     """On a TPU rows lie in whole tiles; on a GPU segments go in fours, and one product makes their versions."""
     with accelerator_forms(platform):
         compare(NAMED[name], "float64", width=6 if platform == "tpu" else 12, together=True, form="matrix")
+
+
+@pytest.mark.few_in_full(16)
+@pytest.mark.few_by_default(1)
+@pytest.mark.parametrize(
+    "name", in_tiers([name for name in ONE_EACH if is_linear(NAMED[name])], DEFAULT_KERNEL)
+)
+def test_the_kernel_of_the_server_gives_the_same(name: str):
+    with accelerator_forms("tpu", kernel="interpreted"):
+        compare(NAMED[name], "float64", width=6, together=True, form="matrix")
 
 
 @pytest.mark.few_in_full(3)
