@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jafl.base import processes
 from jafl.base.errors import require, whole_number
-from jafl.engine.forms import server_kernel
+from jafl.engine.forms import kernels
 from jafl.engine.forms.accelerator_rows import AcceleratorRows
 from jafl.engine.forms.rows import ROWS
 
@@ -129,7 +129,7 @@ def place_on(devices: int | None = None, together: bool | None = None) -> Placem
     platform = there[0].platform
     # No mesh of one: arrays then stay uncommitted, and the program has no collectives.
     if number == 1:
-        return Placement(None, together, platform=platform, kernel=server_kernel.on(there[0]))
+        return Placement(None, together, platform=platform, kernel=kernels.on(there[0]))
     # Auto: the compiler spreads shardings through the loops, which name them only where arrays are divided.
     mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=there[:number])
     return Placement(mesh, together, platform=platform)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from jafl.engine.forms import server_kernel
+from jafl.engine.forms import kernels
 from jafl.engine.forms.tiled_rows import is_tiled
 from jafl.engine.loop.client_memory import Row
 from jafl.engine.matrix.records import MatrixCarry, MatrixProgram, Segments, Wave
@@ -19,8 +19,7 @@ def in_kernel(program: MatrixProgram, carry: MatrixCarry) -> list[bool]:
         return [False] * len(leaves)
     codes = jax.tree.leaves(carry.memory.codes, is_leaf=is_tiled)
     return [
-        server_kernel.takes(rows) and rows.dtype == stored.dtype
-        for rows, stored in zip(leaves, codes, strict=True)
+        kernels.takes(rows) and rows.dtype == stored.dtype for rows, stored in zip(leaves, codes, strict=True)
     ]
 
 
@@ -38,25 +37,31 @@ def of_wave(wave: Wave, chosen: list[bool], kind: bool) -> Wave:
     """As ``of_carry``."""
     if not any(chosen):
         return wave
-    return Wave(*[rows and _some(rows, chosen, kind) for rows in (wave.updates, wave.starts)], None)
+    starts = None if wave.starts is None else _some(wave.starts, chosen, kind)
+    return Wave(_some(wave.updates, chosen, kind), starts, None)
 
 
 def by_kernel(
     program: MatrixProgram, carry: MatrixCarry, wave: Wave, segment: Segments, with_memory: bool
 ) -> MatrixCarry:
     """The carry after a segment, of the leaves that the kernel takes: those of ``of_carry`` and ``of_wave``."""
+    # Where it is needed: Pallas takes time to import.
+    from jafl.engine.forms import server_kernel
+
     numbers = server_kernel.Numbers(
-        segment.size, segment.write_slot, segment.memory_client, segment.stored_client
+        segment.size, segment.read_slot, segment.write_slot, segment.memory_client, segment.stored_client
     )
+    assert wave.updates is not None
     made = [
         server_kernel.combine(
             segment.matrix,
             state,
-            [rows[leaf] for rows in (wave.updates, wave.starts) if rows is not None],
+            wave.updates[leaf],
             carry.snapshots[leaf],
             carry.memory.codes[leaf] if with_memory else None,
             numbers,
-            interpret=program.placement.kernel == server_kernel.INTERPRETED,
+            reads_starts=program.groups.starts,
+            interpret=program.placement.kernel == kernels.INTERPRETED,
         )
         for leaf, state in enumerate(carry.lasting)
     ]

@@ -441,8 +441,9 @@ def unpriced_bytes(module: Module, one: Instruction) -> int:
     """
     if one.cycles is not None or one.operation in _FREE or one.collective:
         return 0
-    if said := _SAID_BYTES.search(one.text):  # a kernel of Pallas
-        return int(said[1])
+    if said := _SAID_BYTES.search(one.text):  # a kernel of Pallas, which counts all that it reads and writes
+        operands = [array for shape in one.operand_shapes for array in arrays_in(shape)]
+        return max(0, int(said[1]) - sum(array.bytes for array in operands if array.memory == VECTOR_MEMORY))
     inside = module.root_operations(one)
     if inside & {"scatter", "dynamic-update-slice"}:  # in place: only the rows that are written move
         return _updated_bytes(module, one)
