@@ -22,8 +22,6 @@ ONE_EACH = [
     f"{rule}; {schedule}" for rule, schedule in zip(RULES, itertools.cycle(SCHEDULES), strict=False)
 ] + [case.name for case in ENGINE_CASES]
 DEFAULT_TIER = ("fedasync", "step scale, server momentum")
-# Of the tests of the kernel, which is interpreted.
-DEFAULT_KERNEL = ("fedasync",)
 # Words in the names of cases whose rule or server optimizer is not linear, or whose rule stores means of updates.
 NOT_LINEAR = (
     "wkafl",
@@ -93,14 +91,23 @@ def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
         compare(NAMED[name], "float64", width=6 if platform == "tpu" else 12, together=True, form="matrix")
 
 
-@pytest.mark.few_in_full(16)
-@pytest.mark.few_by_default(1)
-@pytest.mark.parametrize(
-    "name", in_tiers([name for name in ONE_EACH if is_linear(NAMED[name])], DEFAULT_KERNEL)
-)
-def test_the_kernel_of_the_server_gives_the_same(name: str):
+@pytest.mark.few_in_full(3)
+@pytest.mark.full
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", [name for name in ONE_EACH if is_linear(NAMED[name])])
+def test_the_kernel_of_a_tpu_gives_the_same(name: str, precision: str):
+    """Interpreted: of every rule, with the other half of the forms for a TPU."""
     with accelerator_forms("tpu", kernel="interpreted"):
-        compare(NAMED[name], "float64", width=6, together=True, form="matrix")
+        compare(NAMED[name], precision, width=6, together=True, form="matrix")
+
+
+@pytest.mark.full
+def test_a_compiler_that_refuses_the_kernel_does_without_it():
+    with (
+        accelerator_forms("tpu", kernel="compiled"),
+        pytest.warns(UserWarning, match="runs without its kernel"),
+    ):
+        compare(NAMED["fedasync"], "float64", width=6, together=True, form="matrix")
 
 
 @pytest.mark.few_in_full(3)

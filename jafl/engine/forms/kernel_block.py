@@ -66,12 +66,21 @@ def kernel(block: Block, first: tuple[int, ...], columns: int, with_memory: bool
     del left[: 3 + 2 * with_memory]
     *fetched, ring = left[: 1 + with_memory]
     *semaphores, write_semaphore = left[1 + with_memory :]
-    counts, ends, write_slot, memory_client, stored_client = numbers
-    # Not inside of loops, where the interpreter does not know these numbers.
     work = _Work(
-        *(pl.program_id(0), pl.num_programs(0)),
-        *(block, first, columns, counts, ends, write_slot, memory_client, stored_client, matrix),
-        *(blocks, snapshots, new_state, ring, write_semaphore, (*memory, *fetched, *semaphores)),
+        # Not inside of loops, where the interpreter does not know these numbers.
+        number=pl.program_id(0),
+        number_of_blocks=pl.num_programs(0),
+        block=block,
+        first=first,
+        columns=columns,
+        **dict(zip(("counts", "ends", "write_slot", "memory_client", "stored_client"), numbers, strict=True)),
+        matrix=matrix,
+        blocks=blocks,
+        snapshots=snapshots,
+        new_state=new_state,
+        ring=ring,
+        write_semaphore=write_semaphore,
+        memory=(*memory, *fetched, *semaphores),
     )
     work.run()
 

@@ -10,12 +10,13 @@ from jafl.engine.loop.client_memory import Row
 from jafl.engine.matrix.records import MatrixCarry, MatrixProgram, Segments, Wave
 
 
-def in_kernel(program: MatrixProgram, carry: MatrixCarry) -> list[bool]:
-    """For each leaf of the model, whether the kernel takes it."""
+def in_kernel(program: MatrixProgram, carry: MatrixCarry, trips: int) -> list[bool]:
+    """For each leaf of the model, whether the kernel takes it, in segments of so many ``trips``."""
     leaves = jax.tree.leaves(carry.snapshots, is_leaf=is_tiled)
     # Several runs are a ``vmap``, several devices hold parts of rows, and few bits are decoded: XLA's work.
     alone = program.runs == 1 and program.placement.devices is None and not program.groups.stored
-    if not (program.placement.kernel and alone and carry.memory.scales == () and program.groups.updates):
+    whole = program.groups.updates and carry.memory.scales == ()
+    if not (program.placement.kernel and alone and whole and trips <= kernels.MOST_TRIPS):
         return [False] * len(leaves)
     codes = jax.tree.leaves(carry.memory.codes, is_leaf=is_tiled)
     return [

@@ -146,7 +146,7 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
     def compute(leaves: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
         data, client_work = jax.tree.unflatten(structure, leaves)
         run = SegmentInputs(data, client_work, program, carry.states.first if carry.states else ())
-        recalled, in_kernel = None, kernel_leaves.in_kernel(program, carry)
+        recalled, in_kernel = None, kernel_leaves.in_kernel(program, carry, len(segment.client))
         if with_memory:
             rest = kernel_leaves.of_carry(carry, in_kernel, False)
             recalled = _stored_values(rest, segment, 0, _num_state_arrays(segment) + _first(run, segment))
