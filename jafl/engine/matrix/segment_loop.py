@@ -154,20 +154,7 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
             carry = carry._replace(snapshots=snapshots)
         wave, losses = train_wave(run, carry, segment)
-        states = _write_states(run, carry, wave, segment)
-        others = (
-            kernel_leaves.of_carry(carry, in_kernel, False),
-            kernel_leaves.of_wave(wave, in_kernel, False),
-        )
-        after = carry if all(in_kernel) else _combine(run, *others, recalled, segment)
-        if any(in_kernel):
-            own = (
-                kernel_leaves.of_carry(carry, in_kernel, True),
-                kernel_leaves.of_wave(wave, in_kernel, True),
-            )
-            by_kernel = kernel_leaves.by_kernel(program, *own, segment, with_memory)
-            after = kernel_leaves.joined(carry, in_kernel, by_kernel, after)
-        return after._replace(states=states), losses
+        return _after(run, carry, wave, recalled, segment, in_kernel), losses
 
     # Without ``vmap`` for a single run: a chip lays out arrays without the axis [B] better.
     if program.runs == 1:
@@ -179,6 +166,25 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
     # What runs share has no axis, so that the device holds the examples once and not once for each run.
     compute_all = jax.vmap(compute, in_axes=([0 if is_own else None for is_own in program.is_own], 0, axes))
     return functools.partial(compute_all, leaves)
+
+
+def _after(
+    run: SegmentInputs,
+    carry: MatrixCarry,
+    wave: Wave,
+    recalled: ArrayTree | None,
+    segment: Segments,
+    in_kernel: list[bool],
+) -> MatrixCarry:
+    """The carry after one segment: of some leaves by the kernel, of others by ``_combine``, as which it is called."""
+    after = kernel_leaves.of_carry(carry, in_kernel, False)
+    if not all(in_kernel):
+        after = _combine(run, after, kernel_leaves.of_wave(wave, in_kernel, False), recalled, segment)
+    if any(in_kernel):
+        own = kernel_leaves.of_carry(carry, in_kernel, True), kernel_leaves.of_wave(wave, in_kernel, True)
+        by_kernel = kernel_leaves.by_kernel(run.program, *own, segment, recalled is not None)
+        after = kernel_leaves.joined(carry, in_kernel, by_kernel, after)
+    return after._replace(states=_write_states(run, carry, wave, segment))
 
 
 def _combine(
