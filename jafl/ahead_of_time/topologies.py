@@ -16,6 +16,7 @@ from jafl.ahead_of_time.chips import CHIPS, Chip, check_name
 from jafl.ahead_of_time.compiler_process import check_libtpu
 from jafl.base.errors import SettingError, whole_number
 from jafl.engine.devices import DEVICES, Placement
+from jafl.engine.forms import kernels
 
 # Where no TPU is: no wait for a metadata server that is not there, no lock that keeps a second process out, no
 # complaint about the missing machine.
@@ -91,7 +92,8 @@ class Topology:
         if number > len(self.devices):
             raise SettingError(f"devices is {number}, but {self.name} has {len(self.devices)}.")
         if number == 1:
-            return Placement(None, together, platform=self.platform)
+            kernel = kernels.on(self.devices[0])
+            return Placement(None, together, platform=self.platform, kernel=kernel)
         mesh = Mesh(np.array(self.devices[:number]), (DEVICES,), axis_types=(AxisType.Auto,))
         return Placement(mesh, together, platform=self.platform)
 

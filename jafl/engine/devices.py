@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jafl.base import processes
 from jafl.base.errors import require, whole_number
+from jafl.engine.forms import kernels
 from jafl.engine.forms.accelerator_rows import AcceleratorRows
 from jafl.engine.forms.rows import ROWS
 
@@ -35,6 +36,7 @@ class Placement(NamedTuple):
       sharded_client_examples: 0: every device holds all examples; else each holds a part of them, and no client has
         more than this many.
       platform: of the devices: "cpu", "gpu" or "tpu".
+      kernel: how the matrix form runs ``server_kernel``: "compiled" or "interpreted"; "" if it does not.
     """
 
     devices: Mesh | None = None
@@ -45,6 +47,7 @@ class Placement(NamedTuple):
     memory_is_sharded: bool = False
     sharded_client_examples: int = 0
     platform: str = "cpu"
+    kernel: str = ""
 
     @property
     def number(self) -> int:
@@ -126,7 +129,7 @@ def place_on(devices: int | None = None, together: bool | None = None) -> Placem
     platform = there[0].platform
     # No mesh of one: arrays then stay uncommitted, and the program has no collectives.
     if number == 1:
-        return Placement(None, together, platform=platform)
+        return Placement(None, together, platform=platform, kernel=kernels.on(there[0]))
     # Auto: the compiler spreads shardings through the loops, which name them only where arrays are divided.
     mesh = jax.make_mesh((number,), (DEVICES,), (AxisType.Auto,), devices=there[:number])
     return Placement(mesh, together, platform=platform)

@@ -1,6 +1,7 @@
 """One or several runs in the matrix form: the host makes matrices while the device trains."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -21,6 +22,11 @@ from jafl.records import Params
 from jafl.simulation import stacking
 from jafl.simulation.run_group import RunGroup, memory_after_compiling
 from jafl.specifications import as_specification
+
+NO_KERNEL = (
+    "The matrix form runs without its kernel, which the device's compiler refuses ({error}). Results are the same, "
+    "to rounding; a wave takes longer."
+)
 
 
 class MatrixState(NamedTuple):
@@ -187,10 +193,25 @@ class MatrixRuns(RunGroup):
         """[M] bool: whether the parameters of each run are free of NaN and infinity."""
         return np.asarray(at_hand(stacking.are_finite(self._device.params)))
 
+    def compile(self) -> None:
+        """Compiles the program, without its kernel where the device's compiler refuses that, and warns."""
+        placement = self._program.placement
+        try:
+            if placement.kernel:
+                self._lowered().compile()
+        # Of whatever kind: what a compiler that lacks the kernel raises differs between versions.
+        except Exception as error:
+            warnings.warn(NO_KERNEL.format(error=str(error).partition("\n")[0]), stacklevel=2)
+            self._program = dataclasses.replace(self._program, placement=placement._replace(kernel=""))
+        super().compile()
+
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
+        return memory_after_compiling(self._lowered)
+
+    def _lowered(self) -> Any:
         nothing = stack_chunks([maker.nothing() for maker in self._makers])
-        return memory_after_compiling(lambda: segment_loop.run.lower(self._program, self._device, nothing, 0))
+        return segment_loop.run.lower(self._program, self._device, nothing, 0)
 
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:

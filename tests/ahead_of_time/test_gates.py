@@ -140,7 +140,6 @@ CHECKS = {
 }
 # (check, pattern of cases, why): what is missed. Each of these tests must fail.
 OPERATIONS = "the number of operations of a trip, the cheapest of which is noted with 1,820 cycles"
-MOVING = "moving rows, not products: a second block of rows is looked up, laid out anew and scattered"
 FETCHED = "the look-up of starts fetches or copies the rows of a layer whole (--tree shows which)"
 OF_A_LAYER = "the rows of a layer that wait, or K rows of the rule's state, are fetched whole"
 FLOATING_IMAGES = "float32 images with 3 channels are laid out anew at the start of a call, 4 times as large"
@@ -153,10 +152,6 @@ MISSED = (
     ("cycles", "mlp, aced, trip by trip, *", OPERATIONS),
     ("cycles", "mlp, ca2fl, trip by trip, *", OPERATIONS),
     ("cycles", "emnist_cnn, *, trip by trip, *", IN_BFLOAT16),
-    ("cycles", "mlp, fedasync, *, matrix form, *", MOVING),
-    ("cycles", "mlp, ace*, *, matrix form, *", MOVING),
-    ("cycles", "mlp, ca2fl, *, matrix form, *", MOVING),
-    *(("buffers", f"mlp, {rule}, waves of 64, matrix form, v5e:1x1, *", FETCHED) for rule in LINEAR_RULES),
     *(
         ("buffers", f"mlp, {rule}, waves of 64, matrix form, {name}, *", FETCHED)
         for rule in ("fedbuff", "ace")

@@ -87,6 +87,8 @@ true_computation=%trained, false_computation=%waited, metadata={op_name="jit(run
   %fetch = (f32[16,200]{1,0:T(8,128)S(1)}, f32[16,200]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%rows)
   %starts = f32[16,200]{1,0:T(8,128)S(1)} fusion(%rows, %p), kind=kCustom, calls=%gathered
   %from_chip = f32[8,200]{1,0:T(8,128)} fusion(%starts), kind=kCustom, calls=%gathered
+  %kernel = f32[112,200]{1,0:T(8,128)} custom-call(%starts, %rows), custom_call_target="tpu_custom_call", \
+backend_config={"custom_call_config":{"cost_estimate":{"flops":"0","bytes_accessed":"100000"}}}
   %again = f32[112,200]{0,1:T(8,128)} copy(%rows), backend_config={"estimated_cycles":"700"}
   %sum = f32[4,128]{1,0:T(8,128)} all-reduce(%rows), to_apply=%second
   ROOT %both = (s32[]{:T(128)}, s32[]{:T(128)}) tuple(%p, %p)
@@ -143,6 +145,7 @@ def test_what_has_no_estimate_is_counted_in_bytes(module, program):
     assert found["fetch"] == 16 * 256 * 4  # written to memory on the chip
     assert found["starts"] == 16 * 256 * 4  # read from main memory, kept on the chip
     assert found["from_chip"] == 8 * 256 * 4
+    assert found["kernel"] == 100_000 - 16 * 256 * 4  # all but what it reads on the chip
     assert found["again"] == found["sum"] == found["both"] == 0
 
 

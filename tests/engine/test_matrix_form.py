@@ -93,6 +93,25 @@ def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
 
 @pytest.mark.few_in_full(3)
 @pytest.mark.full
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", [name for name in ONE_EACH if is_linear(NAMED[name])])
+def test_the_kernel_of_a_tpu_gives_the_same(name: str, precision: str):
+    """Interpreted: of every rule, with the other half of the forms for a TPU."""
+    with accelerator_forms("tpu", kernel="interpreted"):
+        compare(NAMED[name], precision, width=6, together=True, form="matrix")
+
+
+@pytest.mark.full
+def test_a_compiler_that_refuses_the_kernel_does_without_it():
+    with (
+        accelerator_forms("tpu", kernel="compiled"),
+        pytest.warns(UserWarning, match="runs without its kernel"),
+    ):
+        compare(NAMED["fedasync"], "float64", width=6, together=True, form="matrix")
+
+
+@pytest.mark.few_in_full(3)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ace; slow clients", "ace in buffers; very unequal clients"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_memory_in_few_bits_is_that_of_the_loop(precision: str, name: str):

@@ -10,14 +10,16 @@ from jafl.engine.plan import plan_choice
 
 
 @contextlib.contextmanager
-def accelerator_forms(platform: str = "tpu") -> Iterator[None]:
+def accelerator_forms(platform: str = "tpu", kernel: str = "") -> Iterator[None]:
     """While it lasts, runs are prepared and traced as for this platform, and run on the CPU.
+
+    kernel: ``Placement.kernel``.
 
     The platform is a static part of a run's program, so programs traced before and after are others.
     """
 
     def place_on(*arguments, **options):
-        return devices.place_on(*arguments, **options)._replace(platform=platform)
+        return devices.place_on(*arguments, **options)._replace(platform=platform, kernel=kernel)
 
     with (
         mock.patch.object(plan_choice, "place_on", place_on),

@@ -18,10 +18,12 @@ from jax import lax
 from jafl.engine.forms.tiled_rows import rows_at, with_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import ClientMemory, Row
+from jafl.engine.matrix import kernel_leaves
 from jafl.engine.matrix.records import (
     MEMORY_BYTES_FREELY,
     SHARED,
     Array,
+    ClientStates,
     MatrixCarry,
     MatrixProgram,
     Segments,
@@ -144,14 +146,15 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
     def compute(leaves: list[Any], carry: MatrixCarry, segment: Segments) -> Any:
         data, client_work = jax.tree.unflatten(structure, leaves)
         run = SegmentInputs(data, client_work, program, carry.states.first if carry.states else ())
-        recalled = None
+        recalled, in_kernel = None, kernel_leaves.in_kernel(program, carry, len(segment.client))
         if with_memory:
-            recalled = _stored_values(carry, segment, 0, _num_state_arrays(segment) + _first(run, segment))
+            rest = kernel_leaves.of_carry(carry, in_kernel, False)
+            recalled = _stored_values(rest, segment, 0, _num_state_arrays(segment) + _first(run, segment))
             # First this product, then the training: otherwise the rows would take room while the wave trains.
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
             carry = carry._replace(snapshots=snapshots)
         wave, losses = train_wave(run, carry, segment)
-        return _combine(run, carry, wave, recalled, segment), losses
+        return _after(run, carry, wave, recalled, segment, in_kernel), losses
 
     # Without ``vmap`` for a single run: a chip lays out arrays without the axis [B] better.
     if program.runs == 1:
@@ -163,6 +166,25 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
     # What runs share has no axis, so that the device holds the examples once and not once for each run.
     compute_all = jax.vmap(compute, in_axes=([0 if is_own else None for is_own in program.is_own], 0, axes))
     return functools.partial(compute_all, leaves)
+
+
+def _after(
+    run: SegmentInputs,
+    carry: MatrixCarry,
+    wave: Wave,
+    recalled: ArrayTree | None,
+    segment: Segments,
+    in_kernel: list[bool],
+) -> MatrixCarry:
+    """The carry after one segment: of some leaves by the kernel, of others by ``_combine``, as which it is called."""
+    after = kernel_leaves.of_carry(carry, in_kernel, False)
+    if not all(in_kernel):
+        after = _combine(run, after, kernel_leaves.of_wave(wave, in_kernel, False), recalled, segment)
+    if any(in_kernel):
+        own = kernel_leaves.of_carry(carry, in_kernel, True), kernel_leaves.of_wave(wave, in_kernel, True)
+        by_kernel = kernel_leaves.by_kernel(run.program, *own, segment, recalled is not None)
+        after = kernel_leaves.joined(carry, in_kernel, by_kernel, after)
+    return after._replace(states=_write_states(run, carry, wave, segment))
 
 
 def _combine(
@@ -178,7 +200,8 @@ def _combine(
       segment: the segment.
 
     Returns:
-      The carry with new state arrays, with the new versions in their slots, and with the updates that clients store.
+      The carry with new state arrays, with the new versions in their slots, and with the updates that clients store;
+      without what clients keep.
     """
     num_arrays, blocks = _num_state_arrays(segment), _blocks(carry.lasting, wave, segment)
     first_versions = _first(run, segment)
@@ -209,13 +232,20 @@ def _combine(
     if recalled is not None:
         stored = Row(wave.updates, ()) if wave.stored is None else wave.stored
         memory = with_rows(memory, segment.stored_client, stored)
+    return MatrixCarry(jax.tree.map(lambda rows: rows[:num_arrays], results), snapshots, memory)
+
+
+def _write_states(
+    run: SegmentInputs, carry: MatrixCarry, wave: Wave, segment: Segments
+) -> ClientStates | None:
+    """What the clients keep after one segment."""
     states = carry.states
-    if states:
-        # Lanes without a trip repeat the last one: numbers past the end, which all differ, drop what they have made.
-        lane = jnp.arange(len(segment.client), dtype=jnp.int32)
-        clients = jnp.where(lane < segment.size, segment.client, len(run.data.offsets) + lane)
-        states = states._replace(rows=with_rows(states.rows, clients, wave.states))
-    return MatrixCarry(jax.tree.map(lambda rows: rows[:num_arrays], results), snapshots, memory, states)
+    if states is None:
+        return None
+    # Lanes without a trip repeat the last one: numbers past the end, which all differ, drop what they have made.
+    lane = jnp.arange(len(segment.client), dtype=jnp.int32)
+    clients = jnp.where(lane < segment.size, segment.client, len(run.data.offsets) + lane)
+    return states._replace(rows=with_rows(states.rows, clients, wave.states))
 
 
 def _first(run: SegmentInputs, segment: Segments) -> int:
