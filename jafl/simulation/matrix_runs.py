@@ -24,7 +24,7 @@ from jafl.simulation.run_group import RunGroup, memory_after_compiling
 from jafl.specifications import as_specification
 
 NO_KERNEL = (
-    "The matrix form runs without its kernel, which the device's compiler refuses ({error}). Results are the same, "
+    "The matrix form runs without its kernel, which does not work on this device ({error}). Results are the same, "
     "to rounding; a wave takes longer."
 )
 
@@ -194,10 +194,11 @@ class MatrixRuns(RunGroup):
         return np.asarray(at_hand(stacking.are_finite(self._device.params)))
 
     def compile(self) -> None:
-        """Compiles the program, without its kernel where the device's compiler refuses that, and warns."""
+        """Compiles the program, without its kernel where the device refuses it or computes something else."""
         placement = self._program.placement
         try:
             if placement.kernel:
+                _check_kernel(placement.kernel)
                 self._lowered().compile()
         # Of whatever kind: what a compiler that lacks the kernel raises differs between versions.
         except Exception as error:
@@ -212,6 +213,15 @@ class MatrixRuns(RunGroup):
     def _lowered(self) -> Any:
         nothing = stack_chunks([maker.nothing() for maker in self._makers])
         return segment_loop.run.lower(self._program, self._device, nothing, 0)
+
+
+def _check_kernel(kernel: str) -> None:
+    """Raises ArithmeticError unless the kernel of the server's part computes what NumPy does."""
+    # Where it is needed: Pallas takes time to import.
+    from jafl.engine.forms import kernels, server_kernel
+
+    if not server_kernel.is_right(interpret=kernel == kernels.INTERPRETED):
+        raise ArithmeticError("it computes other numbers than NumPy")
 
 
 def _checked_memory(runs: Sequence[MatrixRun]) -> Forecast:

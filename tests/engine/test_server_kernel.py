@@ -1,5 +1,6 @@
 """The kernel of the server's part of a segment, interpreted, against the same in NumPy."""
 
+import dataclasses
 import types
 from typing import NamedTuple
 
@@ -126,3 +127,31 @@ def test_which_rows_and_which_chips():
     kinds = ("TPU v5 lite", "TPU v6 lite", "TPU v4", "cpu")
     chips = [types.SimpleNamespace(device_kind=kind) for kind in kinds]
     assert [kernels.on(chip) for chip in chips] == ["compiled", "compiled", "", ""]
+
+
+@pytest.mark.full
+def test_a_small_example_tells_whether_the_kernel_is_right(monkeypatch):
+    assert server_kernel.is_right(interpret=True)
+    combine = server_kernel.combine
+
+    def wrong(*arguments, **options):
+        state, snapshots, memory = combine(*arguments, **options)
+        return state, dataclasses.replace(snapshots, tiles=snapshots.tiles.at[0, 0, 0].add(1)), memory
+
+    monkeypatch.setattr(server_kernel, "combine", wrong)
+    assert not server_kernel.is_right.__wrapped__(interpret=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shape", [(24, 256), (8, 1792), (3, 2, 8, 128)])
+def test_transfers_that_end_as_late_as_they_may_change_nothing(shape, monkeypatch):
+    """Simulated as on a TPU: what a transfer brings is there when it is waited for, and not before."""
+    call = server_kernel.pl.pallas_call
+
+    def simulated(*arguments, interpret, **options):
+        late = server_kernel.pltpu.InterpretParams(dma_execution_mode="on_wait")
+        return call(*arguments, interpret=late, **options)
+
+    monkeypatch.setattr(server_kernel.pl, "pallas_call", simulated)
+    compare(shape, np.float32)
+    compare(shape, np.float32, remembers=False, reads_starts=True)

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.kernel_block import RING, ROWS, Block, kernel
 from jafl.engine.forms.tiled_rows import TILE_HEIGHT, TILE_WIDTH, TiledRows
 
@@ -85,6 +87,43 @@ def combine(
     ]
     state = turned(new_state.reshape(turned(state).shape))
     return state, after[-1], after[0] if memory is not None else None
+
+
+@functools.cache
+def is_right(interpret: bool = False) -> bool:
+    """Whether the device computes what NumPy does, of a small example with two blocks; asked once in a process.
+
+    The kernel was made from a compiler's output: this notices a chip or a compiler that does something else with it.
+    """
+    random = np.random.default_rng(0)
+    trips, state_arrays = 2 * ROWS, 2 * ROWS
+    shape = (2 * TILE_HEIGHT, 2 * WIDEST)
+    state, updates, models, stored = (
+        random.normal(size=(count, *shape)).astype(np.float32)
+        for count in (state_arrays, trips, trips + 4, trips + 2)
+    )
+    slots, clients = len(models), len(stored)
+    read_slot, write_slot, memory_client, stored_client = (
+        random.permutation(rows)[:trips].astype(np.int32) for rows in (slots, slots, clients, clients)
+    )
+    matrix = random.normal(size=(state_arrays + trips, state_arrays + 2 * trips)).astype(np.float32)
+    numbers = Numbers(
+        *map(jnp.asarray, (np.int32(trips), read_slot, write_slot, memory_client, stored_client))
+    )
+    snapshots, memory = (
+        tiled_rows.zeros(len(rows), rows[0], tiled=True).with_rows(jnp.arange(len(rows)), jnp.asarray(rows))
+        for rows in (models, stored)
+    )
+    arrays = map(jnp.asarray, (matrix, state, updates))
+    made = combine(*arrays, snapshots, memory, numbers, reads_starts=False, interpret=interpret)
+    wanted = np.tensordot(matrix, np.concatenate([state, updates, stored[memory_client]]), 1)
+    models[write_slot], stored[stored_client] = wanted[state_arrays:], updates
+    there = [
+        made[0],
+        *(jax.vmap(functools.partial(rows.row, many=True))(jnp.arange(len(rows.tiles))) for rows in made[1:]),
+    ]
+    pairs = zip(there, (wanted[:state_arrays], models, stored), strict=True)
+    return all(np.allclose(got, want, rtol=1e-4, atol=1e-3) for got, want in pairs)
 
 
 def _in_parts(rows: jax.Array) -> jax.Array:
