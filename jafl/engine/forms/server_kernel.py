@@ -114,15 +114,18 @@ def is_right(interpret: bool = False) -> bool:
         tiled_rows.zeros(len(rows), rows[0], tiled=True).with_rows(jnp.arange(len(rows)), jnp.asarray(rows))
         for rows in (models, stored)
     )
-    arrays = map(jnp.asarray, (matrix, state, updates))
-    made = combine(*arrays, snapshots, memory, numbers, reads_starts=False, interpret=interpret)
+    device = [jnp.asarray(array) for array in (matrix, state, updates)]
+    new_state, *rows_after = combine(
+        device[0], device[1], device[2], snapshots, memory, numbers, reads_starts=False, interpret=interpret
+    )
     wanted = np.tensordot(matrix, np.concatenate([state, updates, stored[memory_client]]), 1)
     models[write_slot], stored[stored_client] = wanted[state_arrays:], updates
-    there = [
-        made[0],
-        *(jax.vmap(functools.partial(rows.row, many=True))(jnp.arange(len(rows.tiles))) for rows in made[1:]),
+    every = [
+        jax.vmap(functools.partial(rows.row, many=True))(jnp.arange(len(rows.tiles)))
+        for rows in rows_after
+        if rows
     ]
-    pairs = zip(there, (wanted[:state_arrays], models, stored), strict=True)
+    pairs = zip([new_state, *every], (wanted[:state_arrays], models, stored), strict=True)
     return all(np.allclose(got, want, rtol=1e-4, atol=1e-3) for got, want in pairs)
 
 
