@@ -27,7 +27,7 @@ from experiments.harness.declare import discovery, search
 from experiments.harness.judge import verdicts
 from experiments.harness.report import report
 from experiments.harness.results import BETWEEN, Runs
-from experiments.harness.run import running, sweeps
+from experiments.harness.run import job, running, sweeps
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
@@ -410,7 +410,7 @@ def test_a_search_is_sent_means_over_conditions_and_failures_of_all_of_them():
     scores = [100.0, 300.0, 600.0, math.nan, 200.0, 600.0, 600.0, 300.0]
     failed = [False, True, True, False, False, False, True, False]
     rows = [{"score": score, "failed": own} for score, own in zip(scores, failed, strict=True)]
-    assert running._scores(size, due, rows) == {cell: [-150.0, -450.0, search.FAILED, search.FAILED]}
+    assert job._scores(size, due, rows) == {cell: [-150.0, -450.0, search.FAILED, search.FAILED]}
 
 
 def test_seeds_of_search_and_results_differ():

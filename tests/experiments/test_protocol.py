@@ -30,7 +30,7 @@ from experiments.harness.declare import checks, discovery, protocol, search
 from experiments.harness.judge import replication, verdicts
 from experiments.harness.report import families, kept_results, pages, report
 from experiments.harness.results import Runs
-from experiments.harness.run import control, running
+from experiments.harness.run import control, job, running
 from jafl.base.errors import SettingError
 from jafl.config.settings import FORMAT
 from jafl.runs.directory.reader import read_json
@@ -844,7 +844,7 @@ def test_the_control_goes_on_where_it_was_stopped_and_keeps_how_it_is_run(tmp_pa
             raise SettingError("stopped")
         return {**EQUAL, "evidence": "left out"}
 
-    monkeypatch.setattr(running, "train", train)
+    monkeypatch.setattr(job, "train", train)
     with pytest.raises(SettingError, match="stopped"):
         control.run(["one", "two"], 2, tmp_path, {"client_trips": 40})
     (tmp_path / "two" / "runs").rmdir()
@@ -873,14 +873,14 @@ def test_the_control_goes_on_where_it_was_stopped_and_keeps_how_it_is_run(tmp_pa
 def test_the_control_searches_runs_and_judges_both_arms(tmp_path, monkeypatch):
     monkeypatch.setattr(discovery, "load", lambda name: EXPERIMENT)
     seen = {}
-    trained = running.train
+    trained = job.train
 
     def train(experiment, scale, folder, budget, **options):
         row = trained(experiment, scale, folder, budget, **options)
         seen.update(read_json(folder / "tuned.json"), runs=Runs.in_folder(folder / "runs"))
         return row
 
-    monkeypatch.setattr(running, "train", train)
+    monkeypatch.setattr(job, "train", train)
     content = control.run(["nothing"], 1, tmp_path, {"client_trips": 40}, processes=1)
     ((row,),) = content["rows"].values()
     assert len(row["differences"]) == row["searches"] == 5

@@ -35,7 +35,7 @@ from experiments.harness.declare.declarations import (
 from experiments.harness.declare.protocol import VERSION, claims_at
 from experiments.harness.judge import verdicts
 from experiments.harness.judge.replication import SEEDS_APART
-from experiments.harness.run import running
+from experiments.harness.run import job
 from experiments.harness.run.sweeps import BUDGET
 from experiments.harness.statistics import ALPHA
 from jafl.base.errors import SettingError, require, whole_number
@@ -151,7 +151,7 @@ def run(
       output: where a folder for each experiment is made.
       budget: ``client_trips`` and ``server_steps`` in the place of every arm's own.
       coarse: whether grids are as they must not be.
-      options: of ``experiments.harness.run.running.train``.
+      options: of ``experiments.harness.run.job.train``.
 
     Raises:
       SettingError: for an experiment that does not search, or a folder with another control.
@@ -179,7 +179,7 @@ def run(
                 continue
             folder = output / name
             experiment = twin(discovery.load(name), repetition, coarse=coarse)
-            row = running.train(experiment, "desk", folder, budget or {}, **options)
+            row = job.train(experiment, "desk", folder, budget or {}, **options)
             rows.append({key: row[key] for key in KEPT if key in row})
             output.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

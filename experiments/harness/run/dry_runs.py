@@ -13,6 +13,7 @@ from experiments.harness import times
 from experiments.harness.declare import discovery
 from experiments.harness.declare.assumptions import AssumingCache
 from experiments.harness.results import BETWEEN
+from experiments.harness.run.job import Job
 from experiments.harness.run.multiply_adds import Compute, compute
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
@@ -270,11 +271,11 @@ def assumed(reasons: Mapping[str, str]) -> list[str]:
     ]
 
 
-def dry_run(job: Any, sweeps: Sequence[Sweep]) -> bool:
+def dry_run(job: Job, sweeps: Sequence[Sweep]) -> bool:
     """Shows and writes the plan of an experiment, ``plan.md`` and ``plan.json`` in its folder, over an earlier one.
 
     Args:
-      job: the experiment at one scale, as ``experiments.harness.run.running`` has it.
+      job: the experiment at one scale, a ``Job``.
       sweeps: its runs; none for an experiment that trains nothing.
 
     Returns:
@@ -339,7 +340,7 @@ def together(folders: Mapping[str, pathlib.Path]) -> list[str]:
     ]
 
 
-def _without_training(job: Any) -> str:
+def _without_training(job: Job) -> str:
     page = discovery.page_name(job.experiment.name, job.scale_name)
     minutes = times.minutes(times.read().get(page), "results")
     time = f"It took {minutes} minutes for docs/results." if minutes != "-" else "No time has been measured."
