@@ -153,7 +153,7 @@ def test_the_width_falls_until_it_fits():
         (
             {"rule": "ef21", **COMPRESSED, "concurrency": 6},
             "the clients' memory",
-            "a state, state_precision int8",
+            "a state of floating numbers alone, state_precision int8",
         ),
         ({}, "40 snapshots of a model of", "lower concurrency"),
         ({"model": jafl.models.softmax(10), "size": 40}, "the data", "Take fewer examples"),
