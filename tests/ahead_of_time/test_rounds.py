@@ -14,7 +14,7 @@ from jafl.engine.devices import Placement
 from jafl.engine.plan.preparation import prepare
 
 
-def prepared(rule, width, *, form="loop", shapes=False, **work):
+def prepared(rule, width, *, form="loop", shapes=False, kernel="", arguments=None, **work):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(400, 6)).astype(np.float32), random.integers(0, 3, 400)
     sizes = np.repeat([5, 10, 25, 40], 5)
@@ -23,20 +23,22 @@ def prepared(rule, width, *, form="loop", shapes=False, **work):
     schedule = jafl.asynchronous(
         num_clients=20,
         concurrency=20,
-        buffer_size=1 if rule in ("asgd", "ace") else 7,
+        buffer_size=1 if rule in ("asgd", "ace", "aced") else 7,
         client_trips=210,
         delay=jafl.delays.exponential(1.0),
-        initial_round=rule == "ace",
+        initial_round=rule in ("ace", "aced"),
     )
     model = jafl.models.softmax(3)
     made = jafl.client_work(model, learning_rate=0.1, **work)
     params = model.init(jax.random.key(0), x[:1])
     if shapes:
         params = jax.eval_shape(lambda: params)
-    run = jafl.Run(schedule, federation, made, jafl.rules.RULES[rule](), params, jax.random.key(1))
+    run = jafl.Run(
+        schedule, federation, made, jafl.rules.RULES[rule](**arguments or {}), params, jax.random.key(1)
+    )
     plan = jafl.in_waves(schedule, width, lanes=min(width, 4), form=form) if width > 1 else None
     plan = plan or jafl.trip_by_trip(schedule)
-    return prepare(run, plan=plan, placement=Placement(None, width > 1), available=2**34)
+    return prepare(run, plan=plan, placement=Placement(None, width > 1, kernel=kernel), available=2**34)
 
 
 def counted(preparation):
@@ -123,3 +125,14 @@ def test_shares_of_segments(rule):
     # Waves of 8 make 8 versions at most: their first product is enough.
     assert counted.rounds["_combine"] == 0
     assert counted.number >= len(preparation.plan.wave_before)
+
+
+@pytest.mark.parametrize("rule, arguments", [("ace", {}), ("aced", {"active_steps": 8})])
+def test_a_kernels_segment_reads_more_values_of_a_rule_that_recalls_often(rule, arguments):
+    """So it ends with its wave. XLA's products would take all of these values for each version."""
+    trips = []
+    for kernel in ("", "interpreted"):
+        preparation = prepared(rule, 8, form="matrix", kernel=kernel, arguments=arguments, batch_size=5)
+        trips.append(preparation.run.schedule.num_trips / count_segments(preparation).number)
+    without, with_kernel = trips
+    assert with_kernel == without if rule == "ace" else with_kernel > 1.1 * without

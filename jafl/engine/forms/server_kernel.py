@@ -77,7 +77,7 @@ def combine(
         gathered = jax.vmap(lambda slot: lax.dynamic_index_in_dim(snapshots.tiles, slot, keepdims=False))
         blocks.append(_in_parts(gathered(numbers.read_slot)))
     rows = [rows for rows in (memory, snapshots) if rows is not None]
-    block = _block(snapshots, len(updates), len(blocks) - 1, len(state))
+    block = _block(snapshots, (len(blocks) - 1) * len(updates), len(numbers.memory_client), len(state))
     *written, new_state = _call(
         matrix, blocks, [_in_parts(one.tiles) for one in rows], numbers, block, memory is not None, interpret
     )
@@ -134,12 +134,15 @@ def _in_parts(rows: jax.Array) -> jax.Array:
     return rows.reshape(len(rows), -1, *rows.shape[-2:])
 
 
-def _block(rows: TiledRows, width: int, lanes: int, state_arrays: int) -> Block:
-    """How rows are cut: as high as fits, since each piece that moves costs 50 to 60 bundles of instructions."""
+def _block(rows: TiledRows, lanes: int, clients: int, state_arrays: int) -> Block:
+    """How rows are cut: as high as fits, since each piece that moves costs 50 to 60 bundles of instructions.
+
+    lanes: what trips leave, ``clients``: the stored values that are read, at most, ``state_arrays``: rows of each.
+    """
     *others, high, wide = rows.tiles.shape[1:]
     across = max(size for size in range(TILE_WIDTH, min(wide, WIDEST) + 1, TILE_WIDTH) if not wide % size)
-    # Twice each, as the next block is fetched meanwhile; at most as many clients are read as trips train.
-    held = 2 * (lanes * width + max(width, 2) + 2 * state_arrays) + RING * ROWS
+    # Twice each, as the next block is fetched meanwhile.
+    held = 2 * (lanes + clients + 2 * state_arrays) + RING * ROWS
     tile = TILE_HEIGHT * 4 // rows.dtype.itemsize
     most = max(VECTOR_MEMORY // (held * across * rows.dtype.itemsize), tile)
     height = max(size for size in range(tile, high + 1, tile) if not high % size and size <= most)
@@ -188,8 +191,9 @@ def _call(
         ],
     )
     shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (*rows, state)]
-    # At most, where all lanes are filled, and each trip's version is written.
-    passes = (len(lanes) + 1 + 2 * with_memory) * len(lanes[0]) + 2 * len(state)
+    # At most: all lanes are filled, each trip's version is written, and as many values are read as there may be.
+    passes = (len(lanes) + 1 + with_memory) * len(lanes[0]) + 2 * len(state)
+    passes += with_memory * len(numbers.memory_client)
     row_bytes = math.prod(rows[-1].shape[1:]) * state.dtype.itemsize
     return pl.pallas_call(
         functools.partial(kernel, block, tuple(first), columns, with_memory),
