@@ -19,5 +19,10 @@ def given_path(path: Any, allowed: str, setting: str = "path") -> pathlib.Path:
       SettingError: if it is neither a text nor a path.
     """
     require(isinstance(path, (str, os.PathLike)), setting, path, allowed)
+    return in_home(path)
+
+
+def in_home(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path, with the home directory in the place of a leading ``~``."""
     # Not Path.expanduser, which raises an error for ``~nobody``: such a name means itself, as in a shell.
     return pathlib.Path(os.path.expanduser(path))

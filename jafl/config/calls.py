@@ -11,6 +11,7 @@ from typing import Any
 
 from jafl import data, schedule
 from jafl.base.errors import SettingError
+from jafl.base.paths import in_home
 from jafl.config.grammar import Grammar
 from jafl.config.own_files import file_of, own_name
 from jafl.config.parsing import items
@@ -286,7 +287,7 @@ def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
                 found[name] = file_of(own)
         text = None if name in LISTS else settings.get(name)
         for argument, path in grammar(name).paths(text).items() if text else ():
-            what, place = f"{name}.{argument}", pathlib.Path(path).expanduser()
+            what, place = f"{name}.{argument}", in_home(path)
             if what in _FOLDERS:
                 found |= {f"{what}/{file}": place / file for file in _FOLDERS[what]}
             else:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from jafl.base.described import origin
 from jafl.base.errors import refusal, require
+from jafl.base.paths import in_home
 from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.grammar import Grammar
@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str]) -> Experiment:
     Raises:
       SettingError: for a file that is none of this version, or of several runs, or settings that cannot work.
     """
-    place = pathlib.Path(path)
+    place = in_home(path)
     settings = Settings.from_file(str(place / "config.json" if place.is_dir() else place))
     several = "," in settings.seed or len(items("algorithm", settings.algorithm)) > 1
     remedy = "Each run of a comparison has a config.json of its own, in its own directory."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean
+from jafl.base.paths import in_home
 
 # The file and the function, at the beginning of a value.
 _NAME = re.compile(r"\s*(?P<name>(?P<file>[^\s:()\[\]'\",=][^:()\[\]'\",=]*\.py):(?P<function>[A-Za-z_]\w*))")
@@ -29,7 +30,7 @@ def without_file(text: str) -> str:
 
 def file_of(name: str) -> pathlib.Path:
     """The file that a name begins with."""
-    return pathlib.Path(name.rpartition(":")[0]).expanduser()
+    return in_home(name.rpartition(":")[0])
 
 
 def own_factory(setting: str, name: str) -> Callable[..., Any]:

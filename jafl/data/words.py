@@ -8,6 +8,7 @@ import numpy as np
 
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.extras import importing
+from jafl.base.paths import in_home
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("[PAD]", "[UNK]")
@@ -73,7 +74,7 @@ def wordpieces(
     """
     with importing():
         from tokenizers import BertWordPieceTokenizer
-    path = os.fspath(vocabulary_file)
+    path = os.fspath(in_home(vocabulary_file))
     require(tokens >= 2, "tokens", tokens, "at least 2, for [CLS] and [SEP]")
     try:
         with open(path, encoding="utf-8") as file:

@@ -15,6 +15,7 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import SettingError, choose, real_number, require, whole_number
 from jafl.base.extras import importing
+from jafl.base.paths import in_home
 from jafl.models.common import check_classes
 from jafl.models.model import Model
 from jafl.models.transformer import ACTIVATIONS, TransformerClassifier, TransformerConfig
@@ -205,7 +206,7 @@ def _classifier(
     check_classes(num_classes)
     require(fine_tune in FINE_TUNE, "fine_tune", fine_tune, "all or head")
     require(model_dir, "model_dir", model_dir, f"a directory for the model {kind}", _REMEDY)
-    directory = pathlib.Path(model_dir).expanduser()
+    directory = in_home(model_dir)
     require(directory.is_dir(), "model_dir", model_dir, "a directory that is there", _REMEDY)
     config = read_config(directory / "config.json", kind)
     _check_vocabulary(directory / "vocab.txt", config, vocabulary)

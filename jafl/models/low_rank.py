@@ -14,6 +14,7 @@ import numpy as np
 from jafl.base.array_files import ArrayFileError, read_archive
 from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, require, true_or_false, whole_number
+from jafl.base.paths import in_home
 from jafl.base.random_keys import threefry_key
 from jafl.models.freezing import matches, merged, paths, split
 from jafl.models.model import Model
@@ -292,7 +293,7 @@ def lora_averaging_error(
 def _known(model: Model, params: Any) -> Any:
     """The parameters of the base, as far as they are known: given ones first."""
     if isinstance(params, (str, os.PathLike)):
-        params = _from_file(pathlib.Path(params).expanduser(), model)
+        params = _from_file(in_home(params), model)
     known = merged(params, model.initial, frozen_params(model.frozen))
     remedy = "Give params: history.params of its pre-training, or model.init(key, x), or a run's params.npz."
     require(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jafl.base.described import described
 from jafl.base.errors import require, whole_number
+from jafl.base.paths import in_home
 from jafl.models.common import check_classes, check_rate, check_tokens, widths
 from jafl.models.embeddings import FIRST_WORD, PADDING, read_word_vectors
 from jafl.models.model import Model
@@ -87,7 +88,9 @@ def sent140_lstm(
         require(
             vocabulary is not None, "vocabulary", vocabulary, "given, to look words up in embeddings_file"
         )
-        vectors = jnp.asarray(read_word_vectors(os.fspath(embeddings_file), vocabulary or ()), param_dtype)
+        vectors = jnp.asarray(
+            read_word_vectors(os.fspath(in_home(embeddings_file)), vocabulary or ()), param_dtype
+        )
         vector_size = vectors.shape[1]
         frozen = {"word_vectors": {"embedding": vectors}}
     size = whole_number("vector_size", vector_size, 1)

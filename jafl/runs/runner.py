@@ -8,6 +8,7 @@ from typing import Any
 
 from jafl import plots
 from jafl.base.errors import require
+from jafl.base.paths import in_home
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import DECIDE_NOTHING, GROUP, PLACES, Settings
 from jafl.config.world import World
@@ -87,7 +88,7 @@ def run(
       DamagedRun: once the other runs are done, if one is damaged; it is left as it is.
       OSError: if a file cannot be written. What was written before is whole, and can be resumed.
     """
-    run_options = Options(**options)
+    run_options, output_dir = Options(**options), output_dir and in_home(output_dir)
     with measured() as clock:
         with Waiting(run_options.progress) as waiting:
 
@@ -258,7 +259,7 @@ def dry_run(
     Leaves ``config.json``, ``schedule.npz``, ``partition.npz``, ``diagnostics.json`` and the schedule's pictures.
     Returns a sentence for each picture that could not be drawn.
     """
-    which = which_pictures(pictures, show)
+    which, output_dir = which_pictures(pictures, show), output_dir and in_home(output_dir)
     with measured() as clock:
         with Waiting() as waiting:
             check_place(output_dir, held=overwrite)

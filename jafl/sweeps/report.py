@@ -12,6 +12,7 @@ from jafl import plots
 from jafl.base.display import printable
 from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing
+from jafl.base.paths import in_home
 from jafl.config import calls, grid
 from jafl.config.settings import DEFAULTS, default_of
 from jafl.config.world import in_world
@@ -64,7 +65,7 @@ def write_report(
     Raises:
       SettingError: if there is no run that can be read, or ``baseline`` is none of the labels.
     """
-    path = pathlib.Path(path)
+    path = in_home(path)
     runs, damaged = survey(path)
     if not runs:
         raise refuse_no_run(path, damaged)

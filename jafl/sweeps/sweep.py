@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.base.errors import SettingError, require, unknown_name, whole_number
+from jafl.base.paths import in_home
 from jafl.config import arms as all_arms
 from jafl.config import calls, grid
 from jafl.config.arms import Arms, Override
@@ -99,7 +100,7 @@ def run_sweep(
       SettingError: for any setting or value that cannot work, before anything is run; or if ``output_dir`` holds
         something else (lists the differences).
     """
-    run_options = Options(**options)
+    run_options, output_dir = Options(**options), output_dir and in_home(output_dir)
     whole_number("processes", processes, 1)
     if part is not None and parts.parse(part)[1] > 1:
         allowed = "a directory that all parts share (--part=1/1: a sweep for each process)"

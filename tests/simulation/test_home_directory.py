@@ -2,11 +2,18 @@
 
 import pathlib
 
+import jax
+import numpy as np
 import pytest
 from small_runs import small_parts, stopping_at
 
 import jafl
 from jafl.base.paths import given_path
+from jafl.config.settings import Settings
+from jafl.data.sources import prepared
+from jafl.runs import runner
+from jafl.runs.directory.reader import read_run
+from jafl.sweeps.sweep import run_sweep
 
 DURATIONS = "client,duration\n0,1.5\n"
 
@@ -42,5 +49,26 @@ def test_records_are_read_from_the_home_directory(home):
     assert jafl.read_availability(pathlib.Path("~/presence.csv")).end.tolist() == [5.0]
 
 
+def test_runs_and_sweeps_lie_in_the_home_directory(home):
+    settings = Settings(
+        algorithm="fedbuff", model="softmax", num_clients=12, concurrency=6, buffer_size=4, server_steps=2
+    )
+    quiet = {"show": lambda line: None, "progress": False, "pictures": "none"}
+    runner.run(settings, "~/run", **quiet)
+    assert len(read_run("~/run").evaluations) == len(read_run(home / "run").evaluations) > 0
+    assert jafl.config.load("~/run").settings == jafl.config.load(home / "run").settings
+    runner.dry_run(settings, "~/planned", **{name: quiet[name] for name in ("show", "pictures")})
+    run_sweep(settings, {"local_steps": [1]}, "~/sweep", **quiet)
+    assert {path.name for path in home.iterdir()} == {"run", "planned", "sweep"}
+
+
+def test_word_vectors_are_read_from_the_home_directory(home):
+    (home / "glove.txt").write_text("good 1 2\n")
+    model = jafl.models.sent140_lstm(2, vocabulary=("", "", "good"), embeddings_file="~/glove.txt")
+    assert "embedding" not in str(model.init(jax.random.key(0), np.zeros((1, 3), np.int32)))
+
+
 def test_the_home_of_nobody_is_a_name_like_others():
-    assert given_path("~no-such-user/x", "a file") == pathlib.Path("~no-such-user/x")
+    nobodys = pathlib.Path("~no-such-user/x")
+    assert given_path("~no-such-user/x", "a file") == nobodys
+    assert prepared.folders("~no-such-user/x", None) == (nobodys, nobodys / "jafl_cache")

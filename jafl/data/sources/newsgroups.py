@@ -15,6 +15,7 @@ import numpy as np
 from jafl.base.described import described
 from jafl.base.errors import SettingError, whole_number
 from jafl.base.extras import importing
+from jafl.base.paths import in_home
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.source import Source
 from jafl.data.sources.prepared import cache_folder
@@ -89,12 +90,12 @@ def _decoded(
 ) -> Decoded:
     """Both splits' tokens and labels, and all words unless a vocabulary is given."""
     home = data_dir or os.environ.get("SCIKIT_LEARN_DATA") or "~/scikit_learn_data"
-    root = pathlib.Path(home).expanduser()
+    root = in_home(home)
     cache = cache_folder(cache_dir, root)
     files = _files(root)
     request: dict[str, Any] = {"tokens": tokens, "folders": files[0].name != CACHE_FILE}
     if wordpiece_vocabulary is not None:
-        path = pathlib.Path(wordpiece_vocabulary).expanduser()
+        path = in_home(wordpiece_vocabulary)
         if not path.is_file():
             raise SettingError(
                 f"wordpiece_vocabulary is {str(path)!r}, but there is no such file.",

@@ -14,6 +14,7 @@ import numpy as np
 
 from jafl.base.errors import SettingError
 from jafl.base.extras import MissingLibraryError, importing
+from jafl.base.paths import in_home
 from jafl.data.cache import Decoded, Writer, cached
 from jafl.data.client_splits import check_client_split, client_source
 from jafl.data.source import Source
@@ -37,21 +38,21 @@ TEST_FRACTION = 0.1  # of data sets that come with clients
 
 def default_data_dir() -> pathlib.Path:
     """Where tensorflow-datasets keeps its data: TFDS_DATA_DIR, or ~/tensorflow_datasets."""
-    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    return in_home(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
 def folders(
     data_dir: str | os.PathLike | None, cache_dir: str | os.PathLike | None
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """The folders of the data sets and of their decoded forms."""
-    root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
+    root = in_home(data_dir) if data_dir else default_data_dir()
     return root, cache_folder(cache_dir, root)
 
 
 def cache_folder(cache_dir: str | os.PathLike | None, root: pathlib.Path) -> pathlib.Path:
     """The folder of decoded data sets: as given, else JAFL_CACHE_DIR, else ``jafl_cache`` in ``root``."""
     own = cache_dir or os.environ.get("JAFL_CACHE_DIR")
-    return pathlib.Path(own).expanduser() if own else root / "jafl_cache"
+    return in_home(own) if own else root / "jafl_cache"
 
 
 def tensorflow_datasets() -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing, is_installed
+from jafl.base.paths import in_home
 from jafl.data.sources.idx import IDX_FILES, idx_examples, idx_files, idx_folder, ways_to_get
 from jafl.data.sources.prepared import (
     PREPARED,
@@ -52,13 +53,13 @@ def prepare(
     """
     if name not in PREPARED:
         raise unknown_name("prepare", name, PREPARED)
-    root = pathlib.Path(data_dir).expanduser() if data_dir else default_data_dir()
+    root = in_home(data_dir) if data_dir else default_data_dir()
     if name in IDX_FILES and (files := _prepare_idx_files(name, root, manual_dir, show)):
         return files
     builder = tfds_builder(name, root)
     by_hand = root / "downloads" / "manual" / builder.name
     if manual_dir:
-        by_hand = pathlib.Path(manual_dir).expanduser()
+        by_hand = in_home(manual_dir)
     folder = pathlib.Path(builder.data_path)
     if folder.exists():
         check_prepared(name, root)
@@ -80,7 +81,7 @@ def _prepare_idx_files(
     None where there are none, and where tensorflow-datasets has prepared the data set.
     """
     own = idx_folder(name, root)
-    others = pathlib.Path(manual_dir).expanduser() if manual_dir else IDX_FILES[name].folder
+    others = in_home(manual_dir) if manual_dir else IDX_FILES[name].folder
     files = idx_files(name, own)
     if not files and any((root / name).glob("*/dataset_info.json")):
         return None

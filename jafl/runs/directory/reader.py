@@ -11,6 +11,7 @@ import numpy as np
 
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError
+from jafl.base.paths import in_home
 from jafl.config import calls
 from jafl.config.settings import FORMAT, Settings
 from jafl.records import EventSchedule
@@ -98,7 +99,7 @@ def read_run(path: str | os.PathLike[str], *, with_metrics: bool = True) -> Past
       DamagedRun: if there is no run, a file is not what it should be or has changed since it was written, or it has
         another format version.
     """
-    path = pathlib.Path(path)
+    path = in_home(path)
     try:
         config = read_json(path / "config.json")
         summary = read_json(path / "summary.json") if (path / "summary.json").is_file() else None
@@ -165,7 +166,7 @@ def _evaluations(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def run_folders(path: str | os.PathLike[str]) -> list[pathlib.Path]:
     """The directories with a ``config.json``, ``path`` and those below it, by name."""
-    path = pathlib.Path(path)
+    path = in_home(path)
     if not path.is_dir():
         raise SettingError(f"{str(path)!r} is not a directory.")
     return [file.parent for file in sorted(path.rglob("config.json"))]
