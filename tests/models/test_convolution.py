@@ -1,6 +1,5 @@
 """Convolutions: Flax's own values and gradients, alone and under ``vmap``, in both precisions."""
 
-import re
 import sys
 
 import flax.linen as nn
@@ -132,26 +131,13 @@ def test_under_vmap_it_is_client_by_client(name, axes):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("form", ["grouped", "products"])
-def test_what_accelerators_do_under_vmap(monkeypatch, form):
+def test_what_accelerators_do_under_vmap(monkeypatch):
     """Lowered for a CPU, so that it runs anywhere."""
     monkeypatch.setattr(module, "by_platform", lambda *arrays, cpu, elsewhere: elsewhere(*arrays))
-    monkeypatch.setattr(module, "PER_CLIENT_KERNELS", form)
     for name in CASES:
         side_by_side_as_one_by_one(name, (0, 0))
     side_by_side_as_one_by_one("stride 2", (0, None))
     side_by_side_as_one_by_one("stride 2", (None, 0))
-
-
-@pytest.mark.parametrize(("form", "grouped"), [("grouped", 3), ("products", 0)])
-def test_the_form_of_per_client_kernels_is_the_one_asked_for(monkeypatch, form, grouped):
-    monkeypatch.setattr(module, "by_platform", lambda *arrays, cpu, elsewhere: elsewhere(*arrays))
-    monkeypatch.setattr(module, "PER_CLIENT_KERNELS", form)
-    x, kernel = random(0, 3, 2, 8, 8, 3), random(1, 3, 3, 3, 3, 4)
-    both = jax.vmap(value_and_slopes(lambda a, b: convolution(a, b, strides=2), 1.0))
-    text = jax.jit(both).lower(x, kernel).as_text()
-    many = len(re.findall(r"(?:feature|batch)_group_count = 3", text))
-    assert (many >= grouped) if grouped else (many == 0 and "stablehlo.convolution" not in text)
 
 
 def side_by_side_as_one_by_one(name, axes):

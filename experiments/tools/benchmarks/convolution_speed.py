@@ -7,9 +7,7 @@ For each convolutional model of ``comparison``, on batches of 32 noise images an
 on one model, one jitted step for each batch, which takes the parameters' memory over; *in a loop* the same steps
 inside one ``fori_loop``, as the engine runs them; *with linen's layers* that loop with ``flax.linen.Conv`` and
 ``max_pool`` in place of jafl's, in XLA's form and not in the quick one that models get; *vmap of 4* the loop over
-four clients side by side, each with its own kernels, per client. A CPU takes these one after the other; elsewhere
-both forms that ``jafl.models.forms.convolution`` knows are timed, *grouped* and *products*, for --side_by_side
-clients, which says what ``PER_CLIENT_KERNELS`` should be on that device.
+--side_by_side clients, each with its own kernels, per client. A CPU takes these one after the other.
 Programs alternate; printed are the median and spread of the milliseconds a batch, and the median over the rounds of
 each program's time over that of centralised training in the same round. Compare ratios, not milliseconds.
 Most of the time goes to ResNet-18 with linen's layers (--nolinen). The engine's own time beside centralised training
@@ -18,7 +16,6 @@ is in ``speed``.
 
 import contextlib
 import functools
-import importlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +44,6 @@ SIDE_BY_SIDE = flags.DEFINE_integer("side_by_side", 4, "Clients that train side 
 LINEN = flags.DEFINE_bool("linen", True, "Also time linen's layers, which take minutes for ResNet-18.")
 
 PARTS = 10  # batches of examples
-CONVOLUTION: Any = importlib.import_module("jafl.models.forms.convolution")
 
 
 @contextlib.contextmanager
@@ -64,17 +60,6 @@ def linen_layers() -> Iterator[None]:
             yield
     finally:
         images.Conv, images.max_pool, resnet.Conv = before  # type: ignore[misc]
-
-
-@contextlib.contextmanager
-def kernels_as(form: str) -> Iterator[None]:
-    """Models traced meanwhile have per-client kernels in this form, where the device is no CPU."""
-    before = CONVOLUTION.PER_CLIENT_KERNELS
-    CONVOLUTION.PER_CLIENT_KERNELS = form
-    try:
-        yield
-    finally:
-        CONVOLUTION.PER_CLIENT_KERNELS = before
 
 
 def _loops(model: jafl.Model, params: Any, x: jax.Array, y: jax.Array, batches: int, vmap: bool) -> Callable:
@@ -116,12 +101,8 @@ def _programs(name: str) -> dict[str, tuple[Callable, int]]:
         "centralised": (centralised, batches),
         "in a loop": (loops(batches, vmap=False), batches),
     }
-    on_cpu = jax.devices()[0].platform == "cpu"
-    for form in ("grouped",) if on_cpu else ("grouped", "products"):
-        with kernels_as(form):
-            run = loops(batches, vmap=True)
-        title = f"vmap of {SIDE_BY_SIDE.value}" + ("" if on_cpu else f", {form}")
-        programs[title] = (run, batches * SIDE_BY_SIDE.value)
+    side_by_side = SIDE_BY_SIDE.value
+    programs[f"vmap of {side_by_side}"] = (loops(batches, vmap=True), batches * side_by_side)
     if LINEN.value:
         with linen_layers():
             slow = loops(1, vmap=False)

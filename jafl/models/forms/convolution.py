@@ -5,8 +5,7 @@ HWIO, nothing dilated or transposed. The two backward convolutions that automati
 form, and take up to a hundred times as long. Here, on a CPU, they are written out: the input's gradient as plain
 convolutions, the kernel's gradient as one matrix product for each row of the kernel. Under ``vmap`` over clients that
 each have their own kernel, a CPU computes one client after the other. On other devices (GPU, TPU) XLA's own forms are
-used, and per-client kernels become grouped convolutions, or batched matrix products over patches
-(``PER_CLIENT_KERNELS``).
+used, and per-client kernels become grouped convolutions.
 
 A TPU multiplies bfloat16 numbers. XLA's own float32 convolutions there take minutes to compile, above all the
 gradient of a first layer's kernel. Here images and kernels are written as sums of bfloat16 numbers, and each product
@@ -34,12 +33,6 @@ from jafl.base.platform_forms import by_platform
 Pairs = tuple[tuple[int, int], tuple[int, int]]
 Padding = str | int | Sequence[int | tuple[int, int]]
 
-# How clients that each have their own kernel are computed together on devices other than CPUs: "grouped", XLA's own
-# batching rule, or "products", one batched matrix product over patches, which repeat each pixel for each element of
-# the kernel. Both agree to rounding. On an H200 products take 1.13 times (8 clients together) to 1.16 times (64) as
-# long for EMNIST's CNN.
-PER_CLIENT_KERNELS = "grouped"
-
 # In which convolutions are traced: ``pooled_chains`` finds them by it.
 SCOPE = "quick_convolution"
 
@@ -53,8 +46,7 @@ def convolution(
 ) -> jax.Array:
     """The convolution of images with a kernel.
 
-    Values are those of ``lax.conv_general_dilated`` to the last bit ("products" of per-client kernels: to rounding);
-    gradients agree with its gradients to rounding.
+    Values are those of ``lax.conv_general_dilated`` to the last bit; gradients agree with its gradients to rounding.
 
     Args:
       x: [B, rows, columns, channels] images, of a floating type.
@@ -130,14 +122,27 @@ class Conv(nn.Module):
         return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 
-# Each of the three functions below is linear in both arguments, so the other two are its gradients.
+def bilinear(
+    output: Callable, input_gradient: Callable, kernel_gradient: Callable, static: int
+) -> tuple[Callable, Callable, Callable]:
+    """These functions, each linear in both of its arguments, with the other two as its gradients.
 
-
-def with_gradient(function: Callable, gradient: Callable, static: int = 3) -> Callable:
-    """``function(a, b, *shape)`` whose gradients are ``gradient(a, b, cotangent, *shape)``.
-
-    ``shape`` are so many static arguments; the last one ends with the precision of products.
+    Called as ``output(x, kernel, *shape)``, ``input_gradient(gradient, kernel, *shape)`` and
+    ``kernel_gradient(x, gradient, *shape)``; ``shape`` are so many static arguments, the last of which ends with the
+    precision of products.
     """
+    by_output = _with_gradient(output, lambda x, k, g, *s: (by_input(g, k, *s), by_kernel(x, g, *s)), static)
+    by_input = _with_gradient(
+        input_gradient, lambda g, k, x, *s: (by_output(x, k, *s), by_kernel(x, g, *s)), static
+    )
+    by_kernel = _with_gradient(
+        kernel_gradient, lambda x, g, k, *s: (by_input(g, k, *s), by_output(x, k, *s)), static
+    )
+    return by_output, by_input, by_kernel
+
+
+def _with_gradient(function: Callable, gradient: Callable, static: int) -> Callable:
+    """``function(a, b, *shape)`` whose gradients are ``gradient(a, b, cotangent, *shape)``."""
     differentiable = jax.custom_vjp(function, nondiff_argnums=tuple(range(2, 2 + static)))
 
     def forward(a, b, *static):
@@ -209,12 +214,8 @@ def _output_value(x, kernel, steps, pads, sizes):
     def plain(x, kernel):
         return _plain(x, kernel, steps, pads)
 
-    def products(x, kernel):
-        return _as_product(x, kernel, steps, pads)
-
     one_by_one = _one_by_one(plain, _fold_images(plain), _fold_kernels(plain))
-    elsewhere = with_parts_on_tpu(_side_by_side(plain, products), sizes)
-    return by_platform(x, kernel, cpu=one_by_one, elsewhere=elsewhere)
+    return by_platform(x, kernel, cpu=one_by_one, elsewhere=with_parts_on_tpu(plain, sizes))
 
 
 def _input_gradient_value(gradient, kernel, steps, pads, sizes):
@@ -225,12 +226,8 @@ def _input_gradient_value(gradient, kernel, steps, pads, sizes):
         x = jax.ShapeDtypeStruct((len(gradient), *sizes[0], kernel.shape[2]), gradient.dtype)
         return jax.linear_transpose(lambda x: _plain(x, kernel, steps, pads), x)(gradient)[0]
 
-    def products(gradient, kernel):
-        return _transposed(gradient, kernel, steps, pads, sizes[0], _as_product)
-
     one_by_one = _one_by_one(plain, _fold_images(plain), None)
-    side_by_side = with_parts_on_tpu(_side_by_side(elsewhere, products), sizes)
-    return by_platform(gradient, kernel, cpu=one_by_one, elsewhere=side_by_side)
+    return by_platform(gradient, kernel, cpu=one_by_one, elsewhere=with_parts_on_tpu(elsewhere, sizes))
 
 
 def _kernel_gradient_value(x, gradient, steps, pads, sizes):
@@ -242,38 +239,16 @@ def _kernel_gradient_value(x, gradient, steps, pads, sizes):
         return jax.linear_transpose(lambda kernel: _plain(x, kernel, steps, pads), kernel)(gradient)[0]
 
     one_by_one = _one_by_one(plain, None, None)
-    side_by_side = with_parts_on_tpu(_side_by_side(elsewhere, plain), sizes)
-    return by_platform(x, gradient, cpu=one_by_one, elsewhere=side_by_side)
+    return by_platform(x, gradient, cpu=one_by_one, elsewhere=with_parts_on_tpu(elsewhere, sizes))
 
 
-_output: Callable
-input_gradient: Callable
-_kernel_gradient: Callable
-_output = with_gradient(
-    _output_value,
-    lambda x, kernel, g, *static: (input_gradient(g, kernel, *static), _kernel_gradient(x, g, *static)),
-)
-input_gradient = with_gradient(
-    _input_gradient_value,
-    lambda g, kernel, x, *static: (_output(x, kernel, *static), _kernel_gradient(x, g, *static)),
-)
-_kernel_gradient = with_gradient(
-    _kernel_gradient_value,
-    lambda x, g, kernel, *static: (input_gradient(g, kernel, *static), _output(x, kernel, *static)),
-)
+_output, input_gradient, _ = bilinear(_output_value, _input_gradient_value, _kernel_gradient_value, static=3)
 
 
-def _plain(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs) -> jax.Array:
+def _plain(
+    x: jax.Array, kernel: jax.Array, steps: Sequence[int], pads: Sequence[tuple[int, int]]
+) -> jax.Array:
     return lax.conv_general_dilated(x, kernel, steps, pads, dimension_numbers=_PLAIN)
-
-
-def _as_product(x: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs) -> jax.Array:
-    """The value of ``_plain`` as one matrix product over patches [B, rows', columns', h * w * channels]."""
-    height, width, channels, features = kernel.shape
-    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((low, high, 0) for low, high in pads), (0, 0, 0)))
-    rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), steps, strict=True))
-    patches = _patches(x, (height, width), (rows, columns), steps)
-    return patches.reshape(len(x), rows, columns, -1) @ kernel.reshape(height * width * channels, features)
 
 
 def _patches(x: jax.Array, size: Sequence[int], counts: Sequence[int], steps: tuple[int, int]) -> jax.Array:
@@ -285,28 +260,23 @@ def _patches(x: jax.Array, size: Sequence[int], counts: Sequence[int], steps: tu
 
 
 def _transposed(
-    gradient: jax.Array,
-    kernel: jax.Array,
-    steps: tuple[int, int],
-    pads: Pairs,
-    size: Sequence[int],
-    convolve: Callable[..., jax.Array] = _plain,
+    gradient: jax.Array, kernel: jax.Array, steps: tuple[int, int], pads: Pairs, size: Sequence[int]
 ) -> jax.Array:
     """The input's gradient [B, *size, channels] as plain convolutions, one for each remainder of the stride.
 
     Pixel z = q * stride + r of the padded input meets only the kernel's rows r, r + stride, ..., so no convolution
-    multiplies by the zeros of a dilated gradient. ``convolve``: ``_plain`` or ``_as_product``.
+    multiplies by the zeros of a dilated gradient.
     """
     flipped = jnp.swapaxes(kernel, 2, 3)
     if steps == (1, 1) and all(p < k for pad, k in zip(pads, kernel.shape, strict=False) for p in pad):
         around = tuple(
             (k - 1 - low, k - 1 - high) for (low, high), k in zip(pads, kernel.shape, strict=False)
         )
-        return convolve(gradient, flipped[::-1, ::-1], (1, 1), around)
+        return _plain(gradient, flipped[::-1, ::-1], (1, 1), around)
     counts = tuple(-(-(low + n) // s) for (low, _), n, s in zip(pads, size, steps, strict=True))
     gradient = gradient[:, : counts[0], : counts[1]]  # later pixels belong to padding only
     phases = [
-        jnp.stack([_phase(gradient, flipped, (r, c), steps, counts, convolve) for c in range(steps[1])], 3)
+        jnp.stack([_phase(gradient, flipped, (r, c), steps, counts) for c in range(steps[1])], 3)
         for r in range(steps[0])
     ]
     shape = (len(gradient), counts[0] * steps[0], counts[1] * steps[1], kernel.shape[2])
@@ -315,15 +285,13 @@ def _transposed(
     return padded[:, top : top + size[0], left : left + size[1]]
 
 
-def _phase(
-    gradient: jax.Array, kernel: jax.Array, start, steps, counts, convolve: Callable[..., jax.Array]
-) -> jax.Array:
+def _phase(gradient: jax.Array, kernel: jax.Array, start, steps, counts) -> jax.Array:
     """[B, *counts, channels]: every ``steps``-th pixel of the padded input's gradient, from ``start`` on."""
     rows = kernel[start[0] :: steps[0], start[1] :: steps[1]][::-1, ::-1]
     if 0 in rows.shape:
         return jnp.zeros((len(gradient), *counts, kernel.shape[3]), gradient.dtype)
     pads = tuple((k - 1, n - m) for k, n, m in zip(rows.shape, counts, gradient.shape[1:], strict=False))
-    return convolve(gradient, rows, (1, 1), pads)
+    return _plain(gradient, rows, (1, 1), pads)
 
 
 def _products(x: jax.Array, gradient: jax.Array, steps, pads: Pairs, size: Sequence[int]) -> jax.Array:
@@ -363,28 +331,6 @@ def _one_by_one(function: Callable, fold_first: Callable | None, fold_second: Ca
             for array, has_axis in zip((a, b), is_batched, strict=True)
         )
         return lax.map(lambda pair: batched(*pair), (a, b)), True
-
-    return batched
-
-
-def _side_by_side(function: Callable, products: Callable) -> Callable:
-    """``function(a, b)`` that ``vmap`` batches as XLA does, or, where both are batched, as ``products(a, b)``.
-
-    Of two nested ``vmap`` the inner one decides: where it batches one argument only, XLA's batching is used.
-    """
-    forms = ("grouped", "products")
-    require(PER_CLIENT_KERNELS in forms, "PER_CLIENT_KERNELS", PER_CLIENT_KERNELS, " or ".join(forms))
-    if PER_CLIENT_KERNELS == "grouped":
-        return function
-
-    @custom_vmap
-    def batched(a, b):
-        return function(a, b)
-
-    @batched.def_vmap
-    def rule(size, is_batched, a, b):
-        form = products if all(is_batched) else function
-        return jax.vmap(form, [0 if has_axis else None for has_axis in is_batched])(a, b), True
 
     return batched
 

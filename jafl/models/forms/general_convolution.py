@@ -5,6 +5,7 @@
 are spread (transposed convolutions), and groups of channels. On other devices XLA's own forms are used.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,10 +17,10 @@ from jax import lax
 
 from jafl.base.platform_forms import by_platform
 from jafl.models.forms.convolution import (
+    bilinear,
     convolve,
     input_gradient,
     precision_here,
-    with_gradient,
     with_parts_on_tpu,
 )
 
@@ -74,61 +75,33 @@ def _by_xla(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
     )
 
 
-# The value is linear in both arguments, so that the other two of these functions are its gradients.
-
-
 def _output_value(x, kernel, geometry, shapes):
-    def cpu(x, kernel):
-        return _written_out(x, kernel, geometry)
-
-    def elsewhere(x, kernel):
-        return _by_xla(x, kernel, geometry)
-
-    return by_platform(x, kernel, cpu=cpu, elsewhere=with_parts_on_tpu(elsewhere, shapes))
+    return _in_its_form(lambda form, x, kernel: form(x, kernel, geometry), x, kernel, shapes)
 
 
 def _input_gradient_value(gradient, kernel, geometry, shapes):
-    def with_form(form):
-        def of(gradient, kernel):
-            zeros = jnp.zeros(shapes[0], gradient.dtype)
-            return jax.vjp(lambda x: form(x, kernel, geometry), zeros)[1](gradient)[0]
+    def of(form, gradient, kernel):
+        zeros = jnp.zeros(shapes[0], gradient.dtype)
+        return jax.vjp(lambda x: form(x, kernel, geometry), zeros)[1](gradient)[0]
 
-        return of
-
-    elsewhere = with_parts_on_tpu(with_form(_by_xla), shapes)
-    return by_platform(gradient, kernel, cpu=with_form(_written_out), elsewhere=elsewhere)
+    return _in_its_form(of, gradient, kernel, shapes)
 
 
 def _kernel_gradient_value(x, gradient, geometry, shapes):
-    def with_form(form):
-        def of(x, gradient):
-            zeros = jnp.zeros(shapes[1], gradient.dtype)
-            return jax.vjp(lambda kernel: form(x, kernel, geometry), zeros)[1](gradient)[0]
+    def of(form, x, gradient):
+        zeros = jnp.zeros(shapes[1], gradient.dtype)
+        return jax.vjp(lambda kernel: form(x, kernel, geometry), zeros)[1](gradient)[0]
 
-        return of
-
-    elsewhere = with_parts_on_tpu(with_form(_by_xla), shapes)
-    return by_platform(x, gradient, cpu=with_form(_written_out), elsewhere=elsewhere)
+    return _in_its_form(of, x, gradient, shapes)
 
 
-_output: Callable
-_input_gradient: Callable
-_kernel_gradient: Callable
-_output = with_gradient(
-    _output_value,
-    lambda x, kernel, g, *static: (_input_gradient(g, kernel, *static), _kernel_gradient(x, g, *static)),
-    static=2,
-)
-_input_gradient = with_gradient(
-    _input_gradient_value,
-    lambda g, kernel, x, *static: (_output(x, kernel, *static), _kernel_gradient(x, g, *static)),
-    static=2,
-)
-_kernel_gradient = with_gradient(
-    _kernel_gradient_value,
-    lambda x, g, kernel, *static: (_input_gradient(g, kernel, *static), _output(x, kernel, *static)),
-    static=2,
-)
+def _in_its_form(function: Callable, a, b, shapes):
+    """``function(form, a, b)`` with the form of the convolution that the platform has."""
+    elsewhere = with_parts_on_tpu(functools.partial(function, _by_xla), shapes)
+    return by_platform(a, b, cpu=functools.partial(function, _written_out), elsewhere=elsewhere)
+
+
+_output, *_ = bilinear(_output_value, _input_gradient_value, _kernel_gradient_value, static=2)
 
 
 def _written_out(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
