@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -65,26 +65,34 @@ def refuse_other_processes(own: Mapping[str, Any]) -> None:
 
     own: {name: JSON value} on which results depend, of this process.
     """
-    if processes.count() == 1:
-        return
-    first, *others = processes.gathered(dict(own))
-    lines = [
-        f"process {number}: {name} is {_short(other.get(name))}, in process 0 it is {_short(first.get(name))}"
-        for number, other in enumerate(others, 1)
-        for name in dict.fromkeys([*first, *other])
-        if first.get(name) != other.get(name)
-    ]
-    if lines:
+    each = processes.gathered(dict(own))
+    if lines := _differences(each):
         raise SettingError(
             "The processes of a run must all run the same:\n  "
             + "\n  ".join(lines)
-            + "\nStart all of them with the same program, settings and data.",
+            + "\nStart all of them with the same command, in the same environment, with the same data and as many "
+            "devices each.",
             setting="processes",
         )
 
 
-def _short(value: Any) -> str:
-    text = str(value)
+def _differences(each: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each name that has not the same value in all processes: ``seed: '1' in processes 0, 2; ...``."""
+    lines = []
+    for name in dict.fromkeys(name for one in each for name in one):
+        having: dict[str, list[int]] = {}
+        for number, one in enumerate(each):
+            having.setdefault(repr(one[name]) if name in one else "missing", []).append(number)
+        if len(having) > 1:
+            values = [
+                f"{_short(value)} in process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+                for value, numbers in having.items()
+            ]
+            lines.append(f"{name}: {'; '.join(values)}")
+    return lines
+
+
+def _short(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]} ..."
 
 

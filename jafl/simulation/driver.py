@@ -58,7 +58,9 @@ def compile_runs(group: RunGroup, checkpoints: Checkpoints | None) -> None:
     """
     # Before any process compares: seeds that were drawn would differ, although nothing is wrong.
     group.agree()
-    refuse_other_processes({**identify(group.preparations), **_digests_to_compare(group)})
+    if processes.count() > 1:
+        digests = {f"digest of {name}": digest for name, digest in group.digests.items()}
+        refuse_other_processes({**identify(group.preparations), **digests})
     saving = checkpoints.steps(_longest(group)) if checkpoints else []
     # Before compiling: in the matrix form waves are cut at these steps.
     group.set_stops({*saving, *(step for each in group.preparations for step in evaluation_steps(each.run))})
@@ -96,13 +98,6 @@ def drive(
         callbacks.on_start(saved.server_step if saved else 0)
     Driver(group, states, clock, callbacks, checkpoints, saved).train()
     return [state.outcome for state in states]
-
-
-def _digests_to_compare(group: RunGroup) -> dict[str, Any]:
-    """What several processes compare, beside what a run is in names and texts."""
-    if processes.count() == 1:
-        return {}
-    return {f"digest of {name}": digest for name, digest in group.digests.items()}
 
 
 def _go_on(group: RunGroup, saved: Saved, evaluations: Set[int]) -> None:

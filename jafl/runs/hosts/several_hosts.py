@@ -8,16 +8,14 @@ write nothing but their parts of checkpoints.
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.metadata
 import pathlib
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
-import numpy as np
 
 from jafl.base import processes
 from jafl.base.errors import SettingError
@@ -25,9 +23,9 @@ from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import PLACES, Settings
 from jafl.records import History
-from jafl.runs.directory.files import schedule_arrays
 from jafl.runs.recording.progress import Interrupt
 from jafl.simulation.checkpoints import Checkpoints
+from jafl.simulation.digests import refuse_other_processes
 from jafl.simulation.divergence import DivergenceError
 
 Made = TypeVar("Made")
@@ -69,52 +67,37 @@ class Member(Hosts):
         self.in_step = True
         self.output: str | None = None
 
-    def agreed(
-        self, make: Callable[[], Made], describe: Callable[[Made], Mapping[str, Any]], what: str, remedy: str
-    ) -> Made:
-        """``make()``, in all processes, which must give what ``describe`` puts in the same words (of JSON).
-
-        SettingError in all of them, with ``what`` they have made and the ``remedy``, if they differ or one could not
-        make it; what this one has raised, if it is the same everywhere.
-        """
-        result, own, error = None, None, None
-        self.in_step = False
-        try:
-            result = make()
-            own = dict(describe(result))
-        except Exception as caught:  # the others receive it, whatever it is
-            error = caught
-        failure = processes.common_error(error)
-        each = [] if failure else processes.gathered(own)
-        self.in_step = True
-        if failure:
-            raise failure from (error if error is not failure else None)
-        if lines := different(each):
-            raise SettingError("\n  ".join([f"The processes differ in {what}:", *lines]) + f"\n{remedy}")
-        assert result is not None
-        return result
+    def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
+        """Makes the experiments, at the same time as the others."""
+        return self._together(make)
 
     def settings(self, read: Callable[[], Settings]) -> Settings:
         """The settings that this process reads; raises SettingError if other processes differ, or their software."""
-        return self.agreed(
-            read,
-            _what_must_be_alike,
-            "their settings or software",
-            "Start all of them with the same command, in the same environment.",
-        )
 
-    def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
-        """Makes the experiments; raises SettingError if schedules, partitions or plans of other processes differ."""
-        return self.agreed(
-            make,
-            lambda experiments: {
-                f"{part} of {experiment.name}": digest
-                for experiment in experiments
-                for part, digest in digests(experiment).items()
-            },
-            "what they made from the same settings",
-            "Give all of them the same data, and as many devices each.",
-        )
+        def what_must_be_alike() -> tuple[Settings, dict[str, Any]]:
+            settings = read()
+            return settings, _what_must_be_alike(settings)
+
+        settings, own = self._together(what_must_be_alike)
+        self._together(lambda: refuse_other_processes(own))
+        return settings
+
+    def _together(self, make: Callable[[], Made]) -> Made:
+        """``make()``, in all processes; SettingError in all of them if one could not make it.
+
+        What this one has raised, if it is the same everywhere.
+        """
+        error = None
+        self.in_step = False
+        try:
+            result = make()
+        except Exception as caught:  # the others receive it, whatever it is
+            error = caught
+        failure = processes.common_error(error)
+        self.in_step = True
+        if failure:
+            raise failure from (error if error is not failure else None)
+        return result
 
     def end(self, status: int) -> None:
         """Ends the run with an exit status, which only the first process tells the others."""
@@ -242,27 +225,6 @@ class _Guard:
         return guarded
 
 
-def digests(experiment: Experiment) -> dict[str, str]:
-    """What every process makes for itself, the same in all of them, as SHA-256 digests of its arrays."""
-    plan, schedule = experiment.preparation.plan, experiment.schedule
-    partition = experiment.federation.partition
-    return {
-        "the schedule": _digest(schedule_arrays(schedule).values()),
-        "the partition": _digest([partition.offsets, partition.indices]),
-        "the plan": _digest(getattr(plan, field.name) for field in dataclasses.fields(plan)),
-        "the initial model": _digest(jax.tree.leaves(experiment.params)),
-    }
-
-
-def _digest(arrays: Iterable[Any]) -> str:
-    whole = hashlib.sha256()
-    for each in arrays:
-        array = np.ascontiguousarray(each)
-        whole.update(f"{array.dtype} {array.shape} ".encode())
-        whole.update(array.reshape(-1).view(np.uint8).data)
-    return whole.hexdigest()[:16]
-
-
 def _what_must_be_alike(settings: Settings) -> dict[str, Any]:
     """What all processes must have in common before they make anything."""
     from jafl import __version__
@@ -278,19 +240,3 @@ def _what_must_be_alike(settings: Settings) -> dict[str, Any]:
         "version of Python": platform.python_version(),
         "devices": f"{device.platform} ({device.device_kind})",
     }
-
-
-def different(each: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each name that has not the same value in all processes: ``seed: '1' in processes 0, 2; ...``."""
-    lines = []
-    for name in dict.fromkeys(name for one in each for name in one):
-        having: dict[str, list[int]] = {}
-        for number, one in enumerate(each):
-            having.setdefault(repr(one[name]) if name in one else "missing", []).append(number)
-        if len(having) > 1:
-            values = [
-                f"{value} in process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-                for value, numbers in having.items()
-            ]
-            lines.append(f"{name}: {'; '.join(values)}")
-    return lines
