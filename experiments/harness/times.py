@@ -32,7 +32,7 @@ def note(folder: pathlib.Path, part: str, seconds: float, processes: int, *, res
     before = 0.0 if restart else noted["seconds"].get(part, 0.0)
     noted["seconds"][part] = round(before + seconds, 3)
     noted |= {"processes": processes, "cores": os.cpu_count()}
-    RunDirectory(folder, resume=True).write_result(CLOCK, noted)
+    RunDirectory(folder).write_result(CLOCK, noted)
 
 
 def read(path: pathlib.Path = ALL) -> dict[str, Any]:

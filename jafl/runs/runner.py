@@ -177,7 +177,7 @@ class _Runs:
         self, experiment: Experiment, folder: pathlib.Path, replacement: Replacement | None
     ) -> Outcome | None:
         """Runs one experiment; None if its directory turns out to be damaged, and it is not the only one."""
-        directory = RunDirectory(folder, resume=True)
+        directory = RunDirectory(folder)
         locked = contextlib.nullcontext(True) if self.alone else directory_lock(folder)
         with locked as acquired:
             if not acquired:
@@ -287,7 +287,7 @@ def _dry_run(
     with Waiting() as waiting:
         for experiment in experiments:
             waiting.tell(f"{experiment.name}: diagnostics and pictures of its schedule")
-            directory = parent if alone else RunDirectory(parent.path / experiment.name, resume=True)
+            directory = parent if alone else RunDirectory(parent.path / experiment.name)
             diagnostics, failures = _write_schedule(experiment, directory, command, run_pictures)
             undrawn += failures
             table.append(_dry_run_row(experiment.name, diagnostics))

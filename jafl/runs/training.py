@@ -236,7 +236,7 @@ def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> Pas
     if summary.get("target_accuracy") == target_accuracy == past.config.get("target_accuracy"):
         return past
     summary |= {"target_accuracy": target_accuracy, **cost_of_target(past.evaluations, target_accuracy)}
-    directory = RunDirectory(past.path, resume=True)
+    directory = RunDirectory(past.path)
     if pictures and (past.path / "accuracy.png").is_file():
         with part("pictures"):
             curves = {past.algorithm: [past.evaluations]}

@@ -27,7 +27,7 @@ from jafl.config.resolution import refuse_unread_in_sweep, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, is_closed, survey
-from jafl.runs.directory.files import RUNS, RunDirectory, check_place, reserve_next_directory
+from jafl.runs.directory.files import RUNS, RunDirectory, check_place, earlier_run, reserve_next_directory
 from jafl.runs.directory.previous_run import BATCH_CHECKPOINTS, CHECKPOINTS
 from jafl.runs.directory.reader import DamagedRun, PastRun, names_in, read_json, read_run
 from jafl.runs.lock import advice, directory_lock
@@ -183,12 +183,9 @@ def _begin(
 
 def _is_new(root: pathlib.Path) -> bool:
     """Whether a directory holds no sweep yet; SettingError if it holds something else."""
-    try:
-        RunDirectory(root)
-    except SettingError:
-        if not (root / "sweep.json").is_file():
-            raise
+    if (root / "sweep.json").is_file():
         return False
+    earlier_run(root)
     return True
 
 
@@ -201,7 +198,7 @@ def _write(
 ) -> None:
     """``sweep.json``, with all requests."""
     listed = [request.as_json() for request in requests]
-    directory = RunDirectory(root, resume=True)
+    directory = RunDirectory(root)
     directory.write_sweep(dataclasses.asdict(settings), {**content, "listed": listed}, command)
 
 
@@ -385,7 +382,7 @@ def _write_tables(
         with part("pictures"):
             undrawn = draw_sweep(root, arm_runs, target_accuracy)
     summary = {"target_accuracy": target_accuracy, "baseline": baseline, "runs": statuses, "table": rows}
-    RunDirectory(root, resume=True).write_summary({**summary, "wall_clock": clock.summary()})
+    RunDirectory(root).write_summary({**summary, "wall_clock": clock.summary()})
     left, part_left = len(unfinished), len(unfinished & own)
     return SweepOutcome(rows, statuses, left, tuple(undrawn), part_statuses, part_left), damaged
 

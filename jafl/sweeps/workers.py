@@ -81,7 +81,7 @@ def _one_pass(
                 return trained, locked
             if not any(map(runs.is_pending, program)):
                 continue
-            directories = [RunDirectory(run.path, resume=True) for run in program]
+            directories = [RunDirectory(run.path) for run in program]
             with _locks(directories) as acquired:
                 if not acquired:
                     locked.append([run.path for run in program])

@@ -211,7 +211,7 @@ def test_a_list_of_runs_that_was_edited_is_told_and_not_gone_on_with(tmp_path, m
     monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
     monkeypatch.setattr("jafl.sweeps.report._curves", lambda *_: [])
     write_run(tmp_path / "fedbuff-seed0")
-    directory = RunDirectory(tmp_path, resume=True)
+    directory = RunDirectory(tmp_path)
     if name == "sweep.json":
         directory.write_sweep({"delay.mean": 1.0}, {"sweep": {"delay.mean": [1.0, 2.0]}}, [])
     else:

@@ -27,7 +27,8 @@ import jafl
 from jafl.base.errors import SettingError
 from jafl.config import calls, presets
 from jafl.config.settings import FORMAT, Settings
-from jafl.runs.directory.files import RunDirectory, check_place, reserve_next_directory
+from jafl.runs.directory.files import RunDirectory, check_place, earlier_run, reserve_next_directory
+from jafl.runs.directory.previous_run import EarlierRun
 from jafl.runs.runner import dry_run, run
 from jafl.sweeps.sweep import run_sweep
 
@@ -550,7 +551,7 @@ def test_a_run_is_never_overwritten_unasked(tmp_path):
     (tmp_path / "fedbuff-seed0").mkdir()
     (tmp_path / "fedbuff-seed0" / "config.json").write_text("old")
     with pytest.raises(SettingError, match=r"output_dir is .*fedbuff-seed0/config.json.*--overwrite"):
-        RunDirectory(tmp_path)
+        earlier_run(tmp_path)
     assert (tmp_path / "fedbuff-seed0" / "config.json").read_text() == "old"
 
 
@@ -562,7 +563,7 @@ def test_overwriting_deletes_runs_and_nothing_else(tmp_path):
     for name in mine:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
-    RunDirectory(tmp_path, overwrite=True)
+    EarlierRun(tmp_path).remove()
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == set(mine)
     assert not (tmp_path / "fedbuff-seed0").exists()

@@ -293,7 +293,7 @@ def dry_run(job: Job, sweeps: Sequence[Sweep]) -> bool:
     for line in lines:
         job.show(line)
     job.folder.mkdir(parents=True, exist_ok=True)
-    directory, name = RunDirectory(job.folder, resume=True), job.experiment.name
+    directory, name = RunDirectory(job.folder), job.experiment.name
     content = {
         "experiment": name,
         "scale": job.scale_name,

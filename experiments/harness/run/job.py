@@ -178,7 +178,7 @@ def _search(job: Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
         except StopIteration as end:
             tuned = search.summary(job.scale, end.value, rows)
             break
-    RunDirectory(job.folder, resume=True).write_result("tuned.json", tuned)
+    RunDirectory(job.folder).write_result("tuned.json", tuned)
     search.show(tuned, job.show)
     return tuned
 
@@ -305,7 +305,7 @@ def write(
     )
     if experiment.pictures and job.options.pictures != "none":
         experiment.pictures(results, job.folder)
-    directory = RunDirectory(job.folder, resume=True)
+    directory = RunDirectory(job.folder)
     content = {
         "experiment": experiment.name,
         "paper": experiment.paper,

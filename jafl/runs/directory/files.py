@@ -73,23 +73,15 @@ def schedule_arrays(schedule: EventSchedule) -> dict[str, Any]:
 class RunDirectory:
     """The directory to which a run, a comparison or a sweep writes its files; made if it does not exist.
 
-    overwrite: delete the files of a run in it, and those of the runs in its direct subfolders. resume: keep a run in
-    it, to go on with it. SettingError if it holds a run and neither is True, if another process is running it, or if
-    the path cannot be a directory.
+    SettingError if the path cannot be a directory.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False):
+    def __init__(self, path: str | os.PathLike[str]):
         self.path = pathlib.Path(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_be_made(self.path, error) from error
-        if resume:
-            return
-        earlier = EarlierRun(self.path)
-        if earlier.files and not overwrite:
-            raise already_there(self.path, earlier)
-        earlier.lock_and_remove()
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -279,13 +271,16 @@ def cannot_be_made(path: pathlib.Path, error: OSError) -> SettingError:
     return SettingError(f"output_dir is {str(path)!r}, but {what}: {error.strerror}.", setting="output_dir")
 
 
-def already_there(path: pathlib.Path, earlier: EarlierRun) -> SettingError:
-    """The error for a directory that holds a run."""
-    return SettingError(
-        f"output_dir is {str(path)!r}, but already holds a run ({earlier.files[0].relative_to(path)}). "
-        "Name another directory, pass --overwrite to replace that run, or go on with it by run.py resume.",
-        setting="output_dir",
-    )
+def earlier_run(path: pathlib.Path, *, overwrite: bool = False) -> EarlierRun:
+    """The files of a run in a directory; raises SettingError if there are any, unless these may go."""
+    earlier = EarlierRun(path)
+    if earlier.files and not overwrite:
+        raise SettingError(
+            f"output_dir is {str(path)!r}, but already holds a run ({earlier.files[0].relative_to(path)}). "
+            "Name another directory, pass --overwrite to replace that run, or go on with it by run.py resume.",
+            setting="output_dir",
+        )
+    return earlier
 
 
 def reserve_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
@@ -316,11 +311,8 @@ def check_place(output_dir: str | os.PathLike[str] | None, *, held: bool = False
                 os.stat(there / name)
     except OSError as error:
         raise cannot_be_made(pathlib.Path(output_dir or RUNS), error) from error
-    if output_dir is None or held:
-        return
-    earlier = EarlierRun(pathlib.Path(output_dir))
-    if earlier.files:
-        raise already_there(pathlib.Path(output_dir), earlier)
+    if output_dir is not None and not held:
+        earlier_run(pathlib.Path(output_dir))
 
 
 @contextlib.contextmanager
@@ -331,13 +323,13 @@ def occupied(
     resume: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[tuple["RunDirectory", EarlierRun | None]]:
-    """Locks the directory for new runs until the block ends. Raises as ``RunDirectory`` does.
+    """Locks the directory for new runs until the block ends; raises SettingError if another process has it, or a run.
 
     Yields the directory (``runs/001``, or the first such number that is free, for None) and the files of the run
     that it holds and that is to be replaced; None with ``resume``. tell: called where the file system has no locks.
     """
     path = reserve_next_directory(RUNS) if output_dir is None else output_dir
-    directory = RunDirectory(path, resume=True)
+    directory = RunDirectory(path)
     if tell and (sentence := advice(directory.path)):
         tell(sentence)
     with directory_lock(directory.path) as acquired:
@@ -346,9 +338,7 @@ def occupied(
         if resume:
             yield directory, None
             return
-        earlier = EarlierRun(directory.path)
-        if earlier.files and not overwrite:
-            raise already_there(directory.path, earlier)
+        earlier = earlier_run(directory.path, overwrite=overwrite)
         earlier.refuse_if_running()
         yield directory, earlier
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from jafl.base.errors import SettingError
-from jafl.runs.lock import directory_lock, is_locked
+from jafl.runs.lock import is_locked
 from jafl.runs.recording.trackers import CSV, MLFLOW_RUN_ID, WANDB_RUN_ID
 from jafl.simulation import checkpoints
 
@@ -83,14 +83,6 @@ class EarlierRun:
             _remove_run(folder, [file for file in self.files if file.parent == folder])
             if folder != self.path and not any(folder.iterdir()):
                 folder.rmdir()
-
-    def lock_and_remove(self) -> None:
-        """Removes the files; raises SettingError if a process is running one of the runs."""
-        for folder in self.folders:
-            with directory_lock(folder) as acquired:
-                if not acquired:
-                    raise another_process(folder)
-        self.remove()
 
 
 @dataclasses.dataclass
