@@ -18,6 +18,15 @@ def earlier_occurrences(values: np.ndarray) -> np.ndarray:
     return earlier
 
 
+def version_after_earlier_trip(client: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """[J] int32: the version made by the step that applied the client's trip before, 0 for its first trip."""
+    order = np.argsort(client, kind="stable")
+    same_client = client[order][1:] == client[order][:-1]
+    version = np.zeros(len(client), np.int32)
+    version[order[1:]] = np.where(same_client, step[order][:-1] + 1, 0)
+    return version
+
+
 def first_steps(schedule: EventSchedule, server_steps: int) -> EventSchedule:
     """The schedule with the applied trips of its first ``server_steps`` steps; all other trips stay as they are."""
     trips = int(schedule.step_offsets[server_steps])

@@ -12,7 +12,7 @@ from jafl.records import EventSchedule
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.cohorts import limited_cohorts
 from jafl.schedule.columns import Trip, TripColumns, discarded_trips, inflight_trips
-from jafl.schedule.counting import earlier_occurrences
+from jafl.schedule.counting import earlier_occurrences, version_after_earlier_trip
 from jafl.schedule.delay import Delay
 from jafl.schedule.draws import SELECTION, generator
 from jafl.schedule.durations import Table, draw_durations, on_a_clock_that_moves
@@ -110,7 +110,7 @@ def drawn_staleness(
     step = np.repeat(np.arange(steps, dtype=np.int32), [first] + [buffer_size] * (steps - 1))
     trip = earlier_occurrences(client)
     staleness = np.floor(draw_durations(delay, seed, client, trip))
-    version = step - np.minimum(staleness, step - _first_version(client, step)).astype(np.int32)
+    version = step - np.minimum(staleness, step - version_after_earlier_trip(client, step)).astype(np.int32)
     return EventSchedule(
         client=client,
         trip=trip,
@@ -194,12 +194,3 @@ def _all_that_are_due(
         num_clients=num_clients,
         concurrency=num_clients,
     )
-
-
-def _first_version(client: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """[J]: the version made by the step that applied the client's trip before, 0 for its first trip."""
-    order = np.argsort(client, kind="stable")
-    same_client = client[order][1:] == client[order][:-1]
-    version = np.zeros(len(client), np.int64)
-    version[order[1:]] = np.where(same_client, step[order][:-1] + 1, 0)
-    return version

@@ -11,6 +11,7 @@ from jafl.schedule.arguments import as_delay
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.cohorts import fixed_cohorts
 from jafl.schedule.columns import discarded_trips, inflight_trips
+from jafl.schedule.counting import earlier_occurrences, version_after_earlier_trip
 from jafl.schedule.delay import IS_A_DURATION, Delay, is_duration
 from jafl.schedule.durations import draw_parts
 
@@ -82,7 +83,7 @@ def polled(
     steps = steps_within(server_steps, client_trips, trips_per_step=cohort_size, setting="cohort_size")
     client = fixed_cohorts(num_clients, cohort_size, steps, seed).reshape(-1)
     step = np.repeat(np.arange(steps, dtype=np.int32), cohort_size)
-    trip, since = _since_the_last_poll(client, step)
+    trip, since = earlier_occurrences(client), version_after_earlier_trip(client, step)
     times = interval * np.arange(steps + 1, dtype=np.float64)
     trips_made = np.bincount(client, minlength=num_clients)
     last = np.zeros(num_clients, np.int32)
@@ -101,19 +102,6 @@ def polled(
         concurrency=num_clients,
         local_steps=_local_steps(law, seed, client, trip, (step + 1 - since) * interval, most_local_steps),
     )
-
-
-def _since_the_last_poll(client: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([J] int32 how many polls the client had had, [J] int32 the number of the last of them, from 1 on, or 0)."""
-    order = np.argsort(client, kind="stable")
-    begins = np.flatnonzero(np.diff(client[order], prepend=-1))
-    trip, since = np.empty_like(step), np.empty_like(step)
-    places = np.arange(len(order))
-    trip[order] = places - np.repeat(begins, np.diff(begins, append=len(order)))
-    before = np.roll(step[order] + 1, 1)
-    before[begins] = 0
-    since[order] = before
-    return trip, since
 
 
 def _local_steps(
