@@ -7,8 +7,7 @@ step ends the run: after it no trip is thrown away, but free places are taken, b
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable
 
 import numpy as np
 
@@ -76,7 +75,7 @@ class Events(EventState):
         if moment == math.inf:
             if len(self.arrived) + len(self.discarded) >= self.most_trips:
                 return False
-            self._starve()
+            raise Standstill(self).refusal()
         self.now, self.stepped = moment, False
         return True
 
@@ -131,9 +130,11 @@ class Events(EventState):
             allowed = f"smaller: {self.ended_since_step:,} trips ended before server step {self.version:,}"
             require(not self.step_every, "step_every", self.step_every, allowed)
             everybody = range(self.world.num_clients)
-            self._starve(busy=True, unheard=self.predicate.waits_for(everybody) if self.predicate else ())
+            raise Standstill(
+                self, busy=True, unheard=self.predicate.waits_for(everybody) if self.predicate else ()
+            ).refusal()
         if self.questions > self.patience_with_questions:
-            self._starve(questions=self.questions)
+            raise Standstill(self, questions=self.questions).refusal()
         if self.empty_steps >= MOST_EMPTY_STEPS:
             allowed = f"larger: no trip arrived in {self.empty_steps:,} server steps, one after the other"
             require(False, "step_every", self.step_every, allowed)
@@ -281,7 +282,7 @@ class Events(EventState):
             self.free_places, self.next_start = self.free_places + 1, next(self.start_times)
         nobody = not (self.in_flight or self.picker.idle) and self._next_waking() == self.flush_at == math.inf
         if nobody and self.version < self.last_version:
-            self._starve()
+            raise Standstill(self).refusal()
 
     def _next_waking(self) -> float:
         return self.asleep[0][0] if self.asleep else math.inf
@@ -303,38 +304,12 @@ class Events(EventState):
                 lost.update(client for client, taken in enumerate(self.limits.taken) if taken >= most)
             unheard = self.predicate.waits_for(lost)
             if unheard:
-                self._starve(unheard=unheard)
+                raise Standstill(self, unheard=unheard).refusal()
         # Where the server has just stepped, who could start has done so.
         if self.step_every and self.stepped and not (self.in_flight or self.in_buffer or self.unnoticed):
             rest = self.limits is not None and self.limits.resting > 0
             if not rest and self._next_waking() == math.inf:
-                self._starve()
-
-    def _starve(self, *, busy: bool = False, unheard: Sequence[int] = (), questions: int = 0) -> NoReturn:
-        """Refuses a schedule that cannot reach its last step.
-
-        busy: although trips go on ending; unheard: the clients for whose trips the next step waits;
-        questions: so many were asked in vain whether clients are there.
-        """
-        raise Standstill(
-            time=self.now,
-            steps=self.version,
-            wanted=self.last_version,
-            protocol=self.protocol,
-            num_clients=self.world.num_clients,
-            gone=len(self.gone),
-            never_there=sum(wakes == math.inf for wakes, _ in self.asleep),
-            held=len(self.held),
-            done=self.limits.done(self.gone) if self.limits else 0,
-            resting=self.limits.resting if self.limits else 0,
-            free_places=self.free_places,
-            in_buffer=self.in_buffer,
-            needed=self.needed,
-            ended=self.ended_since_step,
-            thrown_away=self.thrown_away,
-            unheard=unheard,
-            questions=questions,
-        ).refusal(busy=busy)
+                raise Standstill(self).refusal()
 
     def _schedule(self) -> EventSchedule:
         under_way = sorted(self.in_flight, key=CLIENT)
