@@ -72,18 +72,33 @@ def drawn_fields(
 ) -> dict[str, Any]:
     """The fields of a ``Source`` without a test set of its own: splits are drawn in proportion from every class."""
     check_fractions(test_fraction, validation_fraction)
-    test, rest = draw_split("test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng)
-    validation = None
-    if validation_fraction > 0:
-        share = validation_fraction / (1 - test_fraction)
-        validation, rest = draw_split("validation_fraction", validation_fraction, share, rest, y, rng)
+    splits = _draw_splits(np.arange(len(y)), y, test_fraction, validation_fraction, rng)
+    return source_fields(x, y, **splits)
+
+
+def _draw_splits(
+    pool: np.ndarray,
+    labels: np.ndarray,
+    test_fraction: float | None,
+    validation_fraction: float,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """The positions of train, and of test and validation where there are fractions, among those in ``pool``."""
+    splits: dict[str, np.ndarray] = {}
+    if test_fraction is not None:
+        splits["test"], pool = draw_split("test_fraction", test_fraction, test_fraction, pool, labels, rng)
+    if validation_fraction:
+        share = validation_fraction / (1 - (test_fraction or 0.0))
+        splits["validation"], pool = draw_split(
+            "validation_fraction", validation_fraction, share, pool, labels, rng
+        )
     require(
-        len(rest) > 0,
+        len(pool) > 0,
         "test_fraction + validation_fraction",
-        test_fraction + validation_fraction,
-        f"small enough to leave one of {len(y)} examples for training",
+        (test_fraction or 0.0) + validation_fraction,
+        f"small enough to leave one of {len(labels)} examples for training",
     )
-    return source_fields(x, y, train=rest, test=test, validation=validation)
+    return {"train": pool, **splits}
 
 
 def source_fields(x: np.ndarray, y: np.ndarray, **splits: np.ndarray | None) -> dict[str, Any]:
@@ -119,22 +134,11 @@ def split_source(
     rng = generator("data_seed", data_seed, _STRATIFIED)
     count = len(source.y)
     x, y = source.x, source.y
-    rest = np.arange(count)
-    splits: dict[str, np.ndarray] = {}
     if test_fraction is not None:
         x, y = np.concatenate([x, source.test_x]), np.concatenate([y, source.test_y])
-        splits["test"], rest = draw_split(
-            "test_fraction", test_fraction, test_fraction, np.arange(len(y)), y, rng
-        )
-    if validation_fraction:
-        share = validation_fraction / (1 - (test_fraction or 0.0))
-        splits["validation"], rest = draw_split(
-            "validation_fraction", validation_fraction, share, rest, y, rng
-        )
-    fractions = (test_fraction, validation_fraction)
-    require(len(rest) > 0, "test_fraction + validation_fraction", fractions, "smaller")
+    splits = _draw_splits(np.arange(len(y)), y, test_fraction, validation_fraction, rng)
     fields = {"test_indices": np.arange(count, count + len(source.test_y)), "natural_partition": None}
-    return dataclasses.replace(source, **fields | source_fields(x, y, train=rest, **splits))
+    return dataclasses.replace(source, **fields | source_fields(x, y, **splits))
 
 
 def fold_source(

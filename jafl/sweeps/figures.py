@@ -32,10 +32,10 @@ def draw_sweep(root: pathlib.Path, arm_runs: Sequence[ArmRuns], target_accuracy:
     """
     figures: Figures = {}
     for folder, arms in _by_folder(root, arm_runs):
-        if any(map(was_measured, arms)):
-            figures[str(folder / "accuracy")] = functools.partial(_curves, arms, target_accuracy)
+        if measured_runs(arms):
+            figures[str(folder / "accuracy")] = functools.partial(curves, arms, target_accuracy)
     for name, figure in heat_maps(rows(arm_runs)).items():
-        figures[name] = functools.partial(_as_it_is, figure)
+        figures[name] = lambda figure=figure: figure  # type: ignore[misc]
     return draw(root, figures, "all")
 
 
@@ -66,27 +66,8 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
     return grids
 
 
-def _as_it_is(figure: "Figure") -> "Figure":
-    return figure
-
-
-def was_measured(arm: ArmRuns) -> bool:
-    """Whether a run of the arm has a test accuracy to draw."""
-    return any(e.get("test_accuracy") is not None for run in arm.runs for e in run.evaluations)
-
-
-def _curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figure":
-    """``curves`` of arms of which something was measured."""
-    figure = curves(arm_runs, target_accuracy)
-    assert figure is not None
-    return figure
-
-
-def curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figure | None":
-    """Accuracy over steps, trips and time, with bands of standard errors over seeds; None if nothing was measured.
-
-    arm_runs: the arms of one condition.
-    """
+def measured_runs(arm_runs: Sequence[ArmRuns]) -> dict[str, list[list[dict[str, Any]]]]:
+    """{label: the evaluations of each run that has a test accuracy to draw} of the arms that have any."""
     evaluations = {
         arm.label: [
             run.evaluations
@@ -95,8 +76,15 @@ def curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figur
         ]
         for arm in arm_runs
     }
-    evaluations = {label: seeds for label, seeds in evaluations.items() if seeds}
-    return plots.accuracy_panels(evaluations, target=target_accuracy) if evaluations else None
+    return {label: runs for label, runs in evaluations.items() if runs}
+
+
+def curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figure":
+    """Accuracy over steps, trips and time, with bands of standard errors over seeds; of arms with ``measured_runs``.
+
+    arm_runs: the arms of one condition.
+    """
+    return plots.accuracy_panels(measured_runs(arm_runs), target=target_accuracy)
 
 
 def heat_maps(table: Sequence[Mapping[str, Any]]) -> "dict[str, Figure]":

@@ -23,7 +23,7 @@ from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.recording.pictures import figures_from_files
 from jafl.sweeps import privacy, seed_means
 from jafl.sweeps.conditions import IN_PARTS, USUAL, caption, in_columns, usual_values
-from jafl.sweeps.figures import curves, heat_maps
+from jafl.sweeps.figures import curves, heat_maps, measured_runs
 from jafl.sweeps.markdown import markdown
 from jafl.sweeps.seed_means import ArmRuns
 
@@ -169,9 +169,12 @@ def _curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> list[
     """(caption, picture) of each condition's accuracy curves."""
     by_condition = seed_means.by_condition(arm_runs)
     return [
-        (caption(condition) or (USUAL.capitalize() if len(by_condition) > 1 else ""), inlined(figure))
+        (
+            caption(condition) or (USUAL.capitalize() if len(by_condition) > 1 else ""),
+            inlined(curves(arms, target_accuracy)),
+        )
         for condition, arms in by_condition
-        if (figure := curves(arms, target_accuracy))
+        if measured_runs(arms)
     ]
 
 
