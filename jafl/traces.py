@@ -47,7 +47,7 @@ import numpy as np
 from jafl.base.array_files import write_archive
 from jafl.base.errors import SettingError, did_you_mean, is_number, real_number, require
 from jafl.base.paths import given_path
-from jafl.schedule import AvailabilityTrace, DurationTrace
+from jafl.schedule import DurationTrace, availability
 
 KILOBIT = 1024 / 8  # bytes
 # A gradient costs about twice as much as the evaluation that the table measures; both are three times as much.
@@ -147,7 +147,7 @@ def read_behavior(
     path: str | os.PathLike[str],
     clients: int | Sequence[Any] | np.ndarray | None = None,
     finish_time: float | None = None,
-) -> AvailabilityTrace:
+) -> availability.windows:
     """Reads when devices are there, from FedScale's ``client_behave_trace`` or a table like it.
 
     FedScale counts the last moment of a window to it, jafl does not: a window of no length is none.
@@ -158,8 +158,7 @@ def read_behavior(
       finish_time: after so many seconds the windows repeat. Default: what the file says, the same for all devices.
 
     Returns:
-      The windows in which each client is there, for the arguments called ``availability``. A client without windows
-      is never there.
+      The law of presence, for the arguments called ``availability``. A client without windows is never there.
 
     Raises:
       SettingError: for a file that cannot be read, a moment that is not within 0 and ``finish_time``, lists of
@@ -180,11 +179,11 @@ def read_behavior(
     require(edges, f"the number of windows in {file}", len(edges), allowed, "Choose other devices.")
     offsets = np.concatenate([[0], np.cumsum([len(windows[device]) for device in devices])])
     start, end = np.array(edges, np.float64).T
-    return AvailabilityTrace(offsets, start, end, period, str(file), np.arange(len(devices)))
+    return availability.windows(offsets, start, end, period)
 
 
 def write(
-    trace: DurationTrace | AvailabilityTrace, path: str | os.PathLike[str], overwrite: bool = False
+    trace: DurationTrace | availability.windows, path: str | os.PathLike[str], overwrite: bool = False
 ) -> None:
     """Writes durations or windows to a file of jafl's own, which ``run.py`` and ``jafl.asynchronous`` read.
 
@@ -197,8 +196,11 @@ def write(
       SettingError: for another kind of trace or another ending, or where the file exists.
     """
     file = given_path(path, "that of a file")
-    kinds: dict[type, tuple[str, ...]] = {DurationTrace: ("duration",), AvailabilityTrace: ("start", "end")}
-    require(type(trace) in kinds, "trace", trace, "a DurationTrace or an AvailabilityTrace")
+    kinds: dict[type, tuple[str, ...]] = {
+        DurationTrace: ("duration",),
+        availability.windows: ("start", "end"),
+    }
+    require(type(trace) in kinds, "trace", trace, "of duration_trace, or of availability.windows")
     require(file.suffix in (".csv", ".npz"), "path", str(path), "that of a .csv or .npz file")
     require(overwrite or not file.exists(), "path", str(path), "a new file", "Or say overwrite=True.")
     columns = {name: getattr(trace, name) for name in kinds[type(trace)]}
@@ -438,7 +440,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m jafl.traces", description="Converts FedScale's traces to jafl's."
     )
     commands = parser.add_subparsers(dest="table", required=True)
-    converters: dict[str, Callable[[argparse.Namespace], tuple[DurationTrace | AvailabilityTrace, str]]] = {
+    converters: dict[
+        str, Callable[[argparse.Namespace], tuple[DurationTrace | availability.windows, str]]
+    ] = {
         "capacity": _convert_capacity,
         "behavior": _convert_behavior,
     }
@@ -478,11 +482,11 @@ def _convert_capacity(options: argparse.Namespace) -> tuple[DurationTrace, str]:
     )
 
 
-def _convert_behavior(options: argparse.Namespace) -> tuple[AvailabilityTrace, str]:
+def _convert_behavior(options: argparse.Namespace) -> tuple[availability.windows, str]:
     """The windows, and what to do with them."""
     trace = read_behavior(options.input, options.clients, options.finish_time)
     counts = np.diff(trace.offsets)
-    share = float(np.sum(trace.end - trace.start)) / (len(counts) * (trace.period or math.inf))
+    share = float(np.sum(np.subtract(trace.end, trace.start))) / (len(counts) * (trace.period or math.inf))
     there = f"there {share:.1%} of the time, {np.count_nonzero(counts == 0)} of them never"
     call = f"read_availability({options.output!r}, cycle_after={trace.period:.12g})"
     flags = f'--availability="{call}"'

@@ -13,13 +13,12 @@ from jafl.schedule.polled import polled
 from jafl.schedule.queued import queued
 from jafl.schedule.synchronous import synchronous
 from jafl.schedule.tiered import tiered
-from jafl.schedule.traces import AvailabilityTrace, DurationTrace, duration_trace, read_availability
+from jafl.schedule.traces import DurationTrace, duration_trace, read_availability
 
 __all__ = [
     "AVAILABILITIES",
     "DELAYS",
     "Availability",
-    "AvailabilityTrace",
     "Delay",
     "Dropout",
     "DurationTrace",

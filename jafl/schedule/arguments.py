@@ -13,7 +13,7 @@ from jafl.base.given_arrays import as_array
 from jafl.schedule import availability as laws_of_presence
 from jafl.schedule.availability import Availability
 from jafl.schedule.dropout import Dropout
-from jafl.schedule.traces import AvailabilityTrace, duration_trace, read_availability
+from jafl.schedule.traces import duration_trace, read_availability
 
 _FILES = (".csv", ".npz")
 _LARGEST_WEIGHT = 1e30  # so that a sum of many stays finite, and a share of it above 0
@@ -31,11 +31,6 @@ def as_availability(availability: Any) -> Availability | None:
     """
     if _is_file(availability):
         availability = read_availability(availability)
-    if isinstance(availability, AvailabilityTrace):
-        trace = availability
-        return laws_of_presence.windows(
-            trace.offsets, trace.start, trace.end, trace.period, trace.loses_trips
-        )
     is_class = isinstance(availability, type) and issubclass(availability, Availability)
     require(
         availability is None or isinstance(availability, Availability),

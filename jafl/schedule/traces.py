@@ -31,6 +31,7 @@ from jafl.base.array_files import ArrayFileError, read_archive
 from jafl.base.described import described
 from jafl.base.errors import SettingError, real_number, require
 from jafl.base.paths import given_path
+from jafl.schedule.availability import windows
 from jafl.schedule.delay import Delay, NoSuchTrip
 
 _A_FILE = "that of a .csv or .npz file, durations.csv for example"
@@ -70,39 +71,12 @@ class DurationTrace(Delay):
 
     def check_clients(self, num_clients):
         """Raises SettingError if the trace is of another number of clients."""
-        _check_clients(self.path, self.first_row, num_clients)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class AvailabilityTrace:
-    """When each client is there; made by ``read_availability``.
-
-    Client c has the windows ``offsets[c]:offsets[c + 1]``, sorted, and with a gap between any two. One without
-    windows is never there.
-
-    Attributes:
-      offsets: [N + 1] int64.
-      start: [W] float64, in units of simulated time: there from this moment on.
-      end: [W] float64, above ``start``: away from this moment on.
-      period: after so much simulated time the windows repeat; at least the latest ``end``. A window that ends with
-        the period and one that starts at 0 then follow each other without a gap. None: nobody is there after its last
-        window.
-      path: the file that the windows were read from.
-      first_row: [N] int64, the line or index in the file that names the client first.
-      loses_trips: whether a trip is lost if its client goes away before its end.
-    """
-
-    offsets: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    period: float | None
-    path: str
-    first_row: np.ndarray
-    loses_trips: bool = False
-
-    def check_clients(self, num_clients: int) -> None:
-        """Raises SettingError if the trace is of another number of clients."""
-        _check_clients(self.path, self.first_row, num_clients)
+        count, row = len(self.first_row), ""
+        if count > num_clients:
+            row = f" (client {num_clients} is in {_row(self.path, self.first_row[num_clients])})"
+        allowed = f"the number of clients of the experiment, {num_clients}"
+        name = f"the number of clients in the trace {self.path}{row}"
+        require(count == num_clients, name, count, allowed)
 
 
 @described
@@ -129,7 +103,7 @@ def duration_trace(path: str | os.PathLike[str], cycled: bool = True) -> Duratio
 @described
 def read_availability(
     path: str | os.PathLike[str], cycle_after: float | None = None, loses_trips: bool = False
-) -> AvailabilityTrace:
+) -> windows:
     """Reads the windows of time in which clients are there. Windows of a client that touch are joined.
 
     Args:
@@ -140,7 +114,7 @@ def read_availability(
       loses_trips: whether a trip is lost if its client goes away before its end.
 
     Returns:
-      The windows; ``jafl.availability.windows`` makes a law of presence of them.
+      The law of presence, ``jafl.availability.windows``, for the arguments called ``availability``.
 
     Raises:
       SettingError: for a file that cannot be read or is not as described, naming the file and the row.
@@ -162,9 +136,7 @@ def read_availability(
     begins = start > previous
     offsets = np.concatenate([[0], np.cumsum(begins)])[rows.offsets]
     ends = end[np.append(begins[1:], True)]
-    return AvailabilityTrace(
-        offsets, start[begins], ends, cycle_after, rows.path, rows.first_row, loses_trips
-    )
+    return windows(offsets, start[begins], ends, cycle_after, loses_trips)
 
 
 # Reading.
@@ -352,16 +324,3 @@ def _row(path: str | pathlib.Path, number: int) -> str:
 
 def _unreadable(path: pathlib.Path, reason: object) -> SettingError:
     return SettingError(f"The trace file {str(path)!r} cannot be read: {str(reason).rstrip('.')}.")
-
-
-def _check_clients(path: str, first_row: np.ndarray, num_clients: int) -> None:
-    count = len(first_row)
-    unknown = (
-        f" (client {num_clients} is in {_row(path, first_row[num_clients])})" if count > num_clients else ""
-    )
-    require(
-        count == num_clients,
-        f"the number of clients in the trace {path}{unknown}",
-        count,
-        f"the number of clients of the experiment, {num_clients}",
-    )

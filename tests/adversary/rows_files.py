@@ -194,7 +194,7 @@ ROWS = {
     "windows of another path": presence(WINDOWS, "availability.path is 'u.csv' ... left out where availability says it, too", more="--availability.path=u.csv"),
     "windows ending": presence(WINDOWS, "'w.txt' ... must end in .csv or .npz", "w.txt"),
     "windows are over": presence(WINDOWS, "Error: The schedule starves at time ... 2 will never be there again (availability)"),
-    "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients in the trace w.csv is 1"),
+    "windows of others": presence("client,start,end\n0,0,5\n", "the number of clients of the availability is 1"),
     # Data sets
     "data not prepared": Row({}, "--dataset=mnist --data_dir=.", "mnist ... prepare"),
     "data of a package": Row({}, "--dataset=fashion_mnist --data_dir=.", "run.py prepare fashion_mnist --data_dir=. ... apt-get install dataset-fashion-mnist"),

@@ -210,9 +210,7 @@ def test_windows_that_are_written_are_read(folder, name):
         pairs = list(zip(trace.start.tolist(), trace.end.tolist(), strict=True))
         bounds = zip(trace.offsets[:-1], trace.offsets[1:], strict=True)
         assert [pairs[first:last] for first, last in bounds] == [joined(window) for window in windows]
-        first_rows = [[client for client, *_ in rows].index(number) for number in range(len(turns))]
-        assert trace.first_row.tolist() == [row + (2 if name == "trace.csv" else 0) for row in first_rows]
-        trace.check_clients(len(turns))
+        trace.prepare(len(turns), 0)
 
     check()
 
@@ -227,12 +225,10 @@ def test_windows_by_offsets(tmp_path):
 
 def test_windows_of_another_number_of_clients_are_refused():
     trace = read_availability(EXAMPLES / "availability.csv")
-    trace.check_clients(6)
-    must = "must be the number of clients of the experiment"
-    with refuses("availability.csv (client 4 is in", "availability.csv, line 18) is 6", must):
-        trace.check_clients(4)
-    with refuses("availability.csv is 6", must):
-        trace.check_clients(7)
+    trace.prepare(6, 0)
+    for clients in (4, 7):
+        with refuses("the number of clients of the availability is 6", f"of the experiment, {clients}"):
+            trace.prepare(clients, 0)
 
 
 # The example files.
