@@ -51,7 +51,7 @@ USES = {
     "dp_accounting": lambda: amplified_epsilon(1.0, sampling_rate=0.1, rounds=10, delta=1e-5),
     "safetensors": lambda: hugging_face._read_tensors(FILE),
     "tokenizers": lambda: words.wordpieces([], vocabulary_file=FILE, tokens=8),
-    "tensorboardX": trackers.tensorboard,
+    "tensorboardX": lambda: trackers.named("tensorboard"),
 }
 MORE_USES = [
     ("sklearn", lambda: newsgroups._posts(FILE, "train")),

@@ -14,6 +14,7 @@ from jafl.schedule.columns import discarded_trips, inflight_trips
 from jafl.schedule.draws import FAILURE, PARTICIPATION, SELECTION, generator, keyed_uniform
 from jafl.schedule.durations import draw_durations
 from jafl.schedule.protocol import World
+from jafl.schedule.starvation import made_all_trips, still_rest
 
 # About so many times clients are asked when they come back, before a round counts as one that never begins.
 MOST_QUESTIONS = 300_000
@@ -131,17 +132,13 @@ class Rounds:
 
     def _starves(self, number: int, rounds: int | None) -> SettingError:
         """The error for a round that too few clients will ever be able to begin."""
-        most = self.protocol.most_trips
-        counts = {
-            "have left (dropout)": int(self._has_left().sum()),
-            f"have made all their trips (most_trips is {most})": 0
-            if most is None
-            else int(np.sum(self.applied >= most)),
-            f"must wait for further server steps (smallest_gap is {self.protocol.smallest_gap})": int(
-                np.sum(self.free_from > number)
-            ),
-        }
-        reasons = [f"{count} {reason}" for reason, count in counts.items() if count]
+        most, reasons = self.protocol.most_trips, []
+        if gone := int(self._has_left().sum()):
+            reasons.append(f"{gone} have left (dropout)")
+        if most is not None and (done := int(np.sum(self.applied >= most))):
+            reasons.append(made_all_trips(done, most))
+        if resting := int(np.sum(self.free_from > number)):
+            reasons.append(still_rest(resting, self.protocol.smallest_gap))
         if self.availability is not None:
             reasons.append("the others are never there again, or never enough of them at once (availability)")
         limit_note = "" if rounds is None else f" of {rounds:,}"

@@ -20,6 +20,7 @@ from jafl import engine
 from jafl.base.errors import SettingError, require
 from jafl.engine.plan.device_memory import Forecast, device_memory, forecast, readable
 from jafl.records import Params
+from jafl.simulation.divergence import all_finite
 from jafl.specifications import Specification
 
 
@@ -81,11 +82,7 @@ def run(stack: Stack, carries: engine.Carry, first_step: int, last_step: int) ->
 @jax.jit
 def are_finite(params: Params) -> jax.Array:
     """[M] bool: whether all parameters of a run, of ``params`` [M, *P], are free of NaN and infinity."""
-
-    def is_finite(params):
-        return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(params)]))
-
-    return jax.vmap(is_finite)(params)
+    return jax.vmap(all_finite)(params)
 
 
 # One program for all runs: to take them out one by one would be as many calls as there are leaves and runs.

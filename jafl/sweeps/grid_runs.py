@@ -24,7 +24,6 @@ from jafl.config.world import in_world
 from jafl.engine.plan.device_memory import device_memory
 from jafl.runs import grouping
 from jafl.runs.directory.damage import is_closed
-from jafl.runs.directory.reader import names_in
 from jafl.sweeps import parts
 
 # Most runs in one group: a process locks that many directories, and holds that many experiments, at once. Larger
@@ -83,16 +82,8 @@ class Request:
 
 def requests_in(content: Mapping[str, Any]) -> list[Request]:
     """The requests that ``sweep.json`` lists, in their order."""
-    arms = content.get("arms")
-    # Earlier versions kept no list: such a sweep was requested at one time.
-    entries = content.get("listed") or [
-        {
-            "sweep": content["sweep"],
-            "seed": content["seed"],
-            "arms": list(arms or names_in(content["algorithm"])),
-        }
-    ]
-    arms = arms or {name: {"algorithm": name} for entry in entries for name in entry["arms"]}
+    entries = content["listed"]
+    arms = content.get("arms") or {name: {"algorithm": name} for entry in entries for name in entry["arms"]}
     return [
         Request(entry["sweep"], {label: arms[label] for label in entry["arms"]}, entry["seed"])
         for entry in entries

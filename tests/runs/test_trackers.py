@@ -52,7 +52,7 @@ def wanted(folder):
 
 
 def test_event_files_hold_what_metrics_do(tmp_path):
-    quiet(SMALL, tmp_path / "run", trackers=[trackers.tensorboard()])
+    quiet(SMALL, tmp_path / "run", trackers=trackers.named("tensorboard"))
     shown = scalars(tmp_path / "run" / "tensorboard")
     assert {"test_accuracy", "test_loss", "train_loss", "client_trips", "time"} <= set(shown)
     assert shown == wanted(tmp_path / "run")
@@ -63,7 +63,7 @@ def test_event_files_hold_what_metrics_do(tmp_path):
 
 
 def test_a_run_that_goes_on_shows_what_one_that_was_not_stopped_does(tmp_path):
-    tensorboard, folder = trackers.tensorboard(), tmp_path / "run"
+    (tensorboard,), folder = trackers.named("tensorboard"), tmp_path / "run"
 
     class Beyond:  # what a killed process had written after its last checkpoint
         def __init__(self, path, settings, server_step):
@@ -133,4 +133,4 @@ def test_what_is_no_number_is_left_out(tmp_path):
 def test_without_tensorboardx_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(SettingError, match="pip install tensorboardX"):
-        trackers.tensorboard()
+        trackers.named("tensorboard")

@@ -32,8 +32,6 @@ def max_pool(
     window_shape: int | Sequence[int] = 2,
     strides: int | Sequence[int] | None = None,
     padding: str | Sequence[tuple[int, int]] = "VALID",
-    *,
-    window: int | None = None,
 ) -> jax.Array:
     """The largest value of each window; takes the arguments of ``flax.linen.max_pool``.
 
@@ -46,7 +44,6 @@ def max_pool(
       strides: steps between windows, one for each axis or a single number. Left out: 1, as in Flax, or the number
         ``window_shape`` where that is a single number.
       padding: "VALID" leaves out what does not fill a window, "SAME" pads it; or (before, after) for each axis.
-      window: another name of ``window_shape``.
 
     Returns:
       [B, *space', channels]: for squares side by side and "VALID" rows' is rows // height; with "SAME" it is rounded
@@ -61,12 +58,11 @@ def max_pool(
       >>> jafl.models.max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), (3, 3), strides=(1, 1))[0, :, :, 0].tolist()
       [[10.0, 11.0], [14.0, 15.0]]
     """
-    name, argument = ("window_shape", window_shape) if window is None else ("window", window)
-    if isinstance(argument, Sequence):
-        sizes = tuple(whole_number(name, size, 1) for size in argument)
+    if isinstance(window_shape, Sequence):
+        sizes = tuple(whole_number("window_shape", size, 1) for size in window_shape)
         steps = 1 if strides is None else strides
     else:
-        sizes = (whole_number(name, argument, 1),) * 2
+        sizes = (whole_number("window_shape", window_shape, 1),) * 2
         steps = sizes[0] if strides is None else strides
     axes = len(sizes)
     require(x.ndim > axes, "the shape of what is pooled", x.shape, f"[..., {axes} axes of space, channels]")

@@ -230,11 +230,6 @@ def named(names: str) -> list[Tracker]:
     return trackers
 
 
-def tensorboard() -> Tracker:
-    """The tracker ``TensorBoard``; raises SettingError if tensorboardX is not installed."""
-    return named("tensorboard")[0]
-
-
 def _numbers(evaluation: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that are finite numbers, without the server step."""
     return {
