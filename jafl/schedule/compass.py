@@ -4,6 +4,7 @@ import dataclasses
 import heapq
 import math
 import os
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,8 +128,7 @@ class _Group:
     arrived: list["_Trip"] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(order=True)
-class _Trip:
+class _Trip(NamedTuple):
     """A trip under way, or one that waits; they sort by time of arrival, then by client."""
 
     arrival: float
@@ -262,28 +262,22 @@ class _Server:
     def _schedule(self) -> EventSchedule:
         waiting = [*self._late, *(trip for group in self._groups for trip in group.arrived)]
         rest = sorted([*self._under_way, *waiting], key=lambda trip: (trip.client, trip.number))
-
-        def column(name: str, kind: type) -> np.ndarray:
-            return np.array([getattr(trip, name) for trip in self._applied], kind)
-
+        arrival, client, number, version, download, local_steps = map(
+            np.array, zip(*self._applied, strict=True)
+        )
         return EventSchedule(
-            client=column("client", np.int32),
-            trip=column("number", np.int32),
-            download_version=column("version", np.int32),
+            client=client.astype(np.int32),
+            trip=number.astype(np.int32),
+            download_version=version.astype(np.int32),
             step=np.repeat(np.arange(len(self._sizes), dtype=np.int32), self._sizes),
-            download_time=column("download", np.float64),
-            arrival_time=column("arrival", np.float64),
+            download_time=download.astype(np.float64),
+            arrival_time=arrival.astype(np.float64),
             step_time=np.array(self._step_time, np.float64),
-            **inflight_trips(
-                [trip.client for trip in rest],
-                [trip.number for trip in rest],
-                [trip.version for trip in rest],
-                [trip.download for trip in rest],
-            ),
+            **inflight_trips(*zip(*(trip[1:5] for trip in rest), strict=True)),
             **discarded_trips(),
             num_clients=self._num_clients,
             concurrency=self._num_clients,
-            local_steps=column("local_steps", np.int32),
+            local_steps=local_steps.astype(np.int32),
         )
 
 
