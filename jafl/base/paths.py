@@ -1,7 +1,9 @@
-"""Paths as users give them."""
+"""Paths as users give them, and files that are there as a whole or not at all."""
 
 import os
 import pathlib
+import secrets
+from collections.abc import Callable
 from typing import Any
 
 from jafl.base.errors import require
@@ -26,3 +28,18 @@ def in_home(path: str | os.PathLike[str]) -> pathlib.Path:
     """The path, with the home directory in the place of a leading ``~``."""
     # Not Path.expanduser, which raises an error for ``~nobody``: such a name means itself, as in a shell.
     return pathlib.Path(os.path.expanduser(path))
+
+
+def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:
+    """Calls ``write`` with a temporary path, which becomes ``path`` when all is written.
+
+    If writing fails, ``path`` stays as it was. Of several processes that write at once, one after the other takes the
+    place: each has a temporary path of its own.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except BaseException:  # as on a full disk
+        temporary.unlink(missing_ok=True)
+        raise

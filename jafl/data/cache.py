@@ -5,6 +5,7 @@ format, the request, and the names, sizes and times of the files that were read.
 data set that has changed is decoded again. A folder is written under another name and renamed once it is complete.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,6 +21,7 @@ import numpy as np
 from jafl.base import checksums
 from jafl.base.array_files import read_array
 from jafl.base.errors import SettingError, require
+from jafl.base.paths import write_whole
 
 FORMAT = 1
 FACTS, DIGEST = "facts.json", "digest.json"
@@ -163,12 +165,9 @@ def _digest_of_content(folder: pathlib.Path, content: Mapping[str, Any]) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         pass  # none is kept, or none that can be read: it is computed again
     digest = checksums.json_checksum([content["facts"], checksums.file_checksums(folder, sorted(times))])
-    unfinished = folder / f".{DIGEST}.{uuid.uuid4().hex[:8]}"
-    try:
-        unfinished.write_text(json.dumps({"key": key, "digest": digest}))
-        unfinished.replace(digest_file)
-    except OSError:  # the folder may be another's, and not for this user to write to
-        unfinished.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the folder may be another's, and not for this user to write to
+        text = json.dumps({"key": key, "digest": digest})
+        write_whole(digest_file, lambda file: file.write_text(text))
     return digest
 
 

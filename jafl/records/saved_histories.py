@@ -3,7 +3,6 @@
 Nothing in the file is ever executed, and every part of it is compared with its checksum when it is read.
 """
 
-import contextlib
 import copy
 import dataclasses
 import io
@@ -11,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 
 from jafl.base.array_files import ArrayFileError, read_array
 from jafl.base.errors import SettingError
-from jafl.base.paths import given_path
+from jafl.base.paths import given_path, write_whole
 from jafl.records.schedules import EventSchedule
 
 FORMAT = 1
@@ -43,21 +41,15 @@ def write(history: Any, path: str | os.PathLike[str], *, overwrite: bool) -> Non
         for field in dataclasses.fields(history)
     }
     content = json.dumps({"format": FORMAT, "arrays": sorted(arrays), "fields": fields})
-    number, temporary = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(number, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
+
+    def write_archive(temporary: pathlib.Path) -> None:
+        with zipfile.ZipFile(temporary, "w") as archive:
             archive.writestr(CONTENT, content)
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # as of a file that is opened for writing
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+
+    write_whole(file, write_archive)
 
 
 def read(kind: type, path: str | os.PathLike[str], params: Any) -> Any:

@@ -12,13 +12,12 @@ from jafl import plots
 from jafl.base.display import printable
 from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing
-from jafl.base.paths import in_home
+from jafl.base.paths import in_home, write_whole
 from jafl.config import calls, grid
 from jafl.config.settings import DEFAULTS, default_of
 from jafl.config.world import in_world
 from jafl.runs.directory import digests
 from jafl.runs.directory.damage import Damaged, refuse_no_run, survey
-from jafl.runs.directory.files import write_whole
 from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.recording.pictures import figures_from_files
 from jafl.sweeps import privacy, seed_means

@@ -1,5 +1,6 @@
 """Prepares a data set once, so that it can be read: ``run.py prepare``."""
 
+import functools
 import hashlib
 import os
 import pathlib
@@ -10,7 +11,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, unknown_name
 from jafl.base.extras import importing, is_installed
-from jafl.base.paths import in_home
+from jafl.base.paths import in_home, write_whole
 from jafl.data.sources.idx import IDX_FILES, idx_examples, idx_files, idx_folder, ways_to_get
 from jafl.data.sources.prepared import (
     PREPARED,
@@ -104,9 +105,7 @@ def _prepare_idx_files(
     try:
         own.mkdir(parents=True, exist_ok=True)
         for file in files:
-            unfinished = own / f".unfinished-{file.name}"
-            shutil.copyfile(file, unfinished)
-            unfinished.replace(own / file.name)
+            write_whole(own / file.name, functools.partial(shutil.copyfile, file))
     except OSError as error:
         raise SettingError(
             f"data_dir is {str(root)!r}, but {str(own)!r} cannot be written ({error.strerror}). Give another folder: "

@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import platform
-import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError
+from jafl.base.paths import write_whole
 from jafl.base.random_keys import options_of_random_numbers
 from jafl.config.experiment import Experiment
 from jafl.config.settings import DECIDE_NOTHING, FORMAT
@@ -218,21 +218,6 @@ class RunDirectory:
 
     def _write_whole(self, name: str, write: Callable[[pathlib.Path], Any]) -> None:
         write_whole(self.path / name, write)
-
-
-def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:
-    """Calls ``write`` with a temporary path, which becomes ``path`` when all is written.
-
-    If writing fails, ``path`` stays as it was. Of several processes that write at once, one after the other takes the
-    place: each has a temporary path of its own.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError:  # as on a full disk
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def config(settings: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from jafl import diagnostics, plots
 from jafl.base.array_files import read_archive
 from jafl.base.errors import SettingError, choose
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
+from jafl.base.paths import write_whole
 from jafl.clients.corrections import CORRECTIONS, exchanged_bytes
 from jafl.config.experiment import Experiment
 from jafl.data import Federation
 from jafl.engine.plan.device_memory import count_bytes
 from jafl.records import Arrival, EventSchedule, History, Rule
 from jafl.records.histories import weights_given
-from jafl.runs.directory.files import write_whole
 from jafl.runs.directory.reader import read_schedule
 from jafl.runs.recording import privacy
 from jafl.specifications import as_specification

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.base.errors import SettingError, is_number
-from jafl.runs.directory.files import write_whole
+from jafl.base.paths import write_whole
 
 FORMAT = 1
 NAME = "clients"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tools.benchmarks.clients import comparing, files, pictures, tables
 from jafl.base.extras import MissingLibraryError
-from jafl.runs.directory.files import write_whole
+from jafl.base.paths import write_whole
 from jafl.sweeps.markdown import escaped, table
 from jafl.sweeps.report import inlined, template
 
