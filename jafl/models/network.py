@@ -39,9 +39,9 @@ class Network(abc.ABC):
     def random(self) -> bool:
         """Whether it can use a random key in training."""
 
-    @abc.abstractmethod
     def init(self, key: jax.Array, x: jax.Array, frozen: Any = None) -> Any:
-        """Parameters [*P], drawn with ``key`` for examples like ``x`` [B, ...], frozen ones among them."""
+        """Parameters [*P], drawn with ``key`` for examples like ``x`` [B, ...]; not called if it has them already."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:

@@ -37,10 +37,6 @@ class Nnx(Network):
         """Whether it has random streams, or its call takes some."""
         return bool(self.streams) or has_argument(self.kind.__call__, "rngs")  # type: ignore[operator]
 
-    def init(self, key: jax.Array, x: jax.Array, frozen: Any = None) -> Any:
-        """Not used: see ``has_parameters``."""
-        raise NotImplementedError
-
     def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:
         """Calls the module; in training with random streams that begin at ``key``."""
         from flax import nnx
@@ -152,10 +148,6 @@ class Equinox(Network):
     def random(self) -> bool:
         """Whether its call takes a key."""
         return has_argument(self.kind.__call__, "key")  # type: ignore[operator]
-
-    def init(self, key: jax.Array, x: jax.Array, frozen: Any = None) -> Any:
-        """Not used: see ``has_parameters``."""
-        raise NotImplementedError
 
     def apply(self, params: Any, frozen: Any, x: jax.Array, key: jax.Array | None) -> Any:
         """Calls the module on each example; in training with a key for each."""
