@@ -37,7 +37,7 @@ def test_dir_of_delays_lists_delays_only():
 
 def test_dir_of_availability_lists_laws_of_presence_only():
     listed = [getattr(jafl.availability, name) for name in dir(jafl.availability) if name != "always"]
-    assert len(listed) == 3 and all(issubclass(law, jafl.Availability) for law in listed)
+    assert len(listed) == 4 and all(issubclass(law, jafl.Availability) for law in listed)
 
 
 def test_dir_of_rules_lists_every_rule():

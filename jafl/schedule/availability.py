@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jafl.base.errors import real_number, require
+from jafl.base.errors import is_number, real_number, require
 from jafl.base.given_arrays import as_array
 from jafl.schedule.delay import LONGEST
 from jafl.schedule.draws import PRESENCE, keyed_uniform
@@ -280,6 +280,55 @@ class windows(Availability):  # noqa: N801
         return None
 
 
+@dataclasses.dataclass
+class from_functions(Availability):  # noqa: N801
+    """Presence from functions of your own.
+
+    Args:
+      next_time: ``next_time(client, time) -> time``, the earliest moment from ``time`` on at which the client is
+        there; infinity if never again.
+      until: ``until(client, time) -> time``, until when a client that is there at ``time`` stays; infinity if for
+        ever. A trip that lasts longer is lost. Default: no trip is lost.
+
+    Examples:
+      >>> law = jafl.availability.from_functions(lambda client, time: max(time, 10.0 * client))
+      >>> law.next_available(client=2, time=5.0)
+      20.0
+    """
+
+    next_time: Callable[[int, float], float]
+    until: Callable[[int, float], float] | None = None
+
+    def __post_init__(self) -> None:
+        for name, function in (("next_time", self.next_time), ("until", self.until)):
+            fits = callable(function) or (function is None and name == "until")
+            require(fits, f"{name} of the availability", function, "a function of client and time")
+        self.loses_trips = self.until is not None
+
+    def prepare(self, num_clients: int, seed: int) -> "from_functions":
+        """The law itself, which has nothing to draw."""
+        return self
+
+    def next_available(self, client: int, time: float) -> float:
+        """See ``Availability``; SettingError for a time that has passed."""
+        moment = _moment("next_time", client, time, self.next_time(client, time))
+        remedy = "Return the time itself where the client is there, infinity if never again."
+        name = f"next_time of the availability for client {client} at time {time:g}"
+        require(moment >= time, name, moment, f"at least {time:g}", remedy)
+        return moment
+
+    def window_end(self, client: int, time: float) -> float:
+        """See ``Availability``; SettingError for a time that has passed."""
+        end = math.inf if self.until is None else _moment("until", client, time, self.until(client, time))
+        require(
+            end > time,
+            f"until of the availability for client {client} at time {time:g}",
+            end,
+            f"above {time:g}",
+        )
+        return end
+
+
 def always() -> None:
     """Every client is there all the time: None, as which this is meant everywhere.
 
@@ -302,9 +351,17 @@ def _require_length(name: str, value: Any) -> None:
     _require(name, value, lambda length: 1 / LONGEST <= length <= LONGEST, allowed)
 
 
+def _moment(name: str, client: int, time: float, moment: Any) -> float:
+    """A moment that a law has named, as a float; SettingError for what is no number."""
+    setting = f"{name} of the availability for client {client} at time {time:g}"
+    require(is_number(moment) and not math.isnan(moment), setting, moment, "a number, or infinity")
+    return float(moment)
+
+
 __all__ = [
     "always",
     "diurnal",
+    "from_functions",
     "on_and_off",
     "windows",
 ]

@@ -129,6 +129,7 @@ ROWS = {
     "with_network(EXPONENTIAL, 1.0, 'fast', 1.0)": (lambda: delays.with_network(EXPONENTIAL, 1.0, "fast", 1.0), "download_bandwidth is 'fast'"),
     "diurnal(day_length='24')": (lambda: availability.diurnal(day_length="24"), "the availability's day_length is '24'"),
     "on_and_off(mean_off=0)": (lambda: availability.on_and_off(mean_off=0), "the availability's mean_off is 0"),
+    "from_functions(3.0)": (lambda: availability.from_functions(3.0), "next_time of the availability is 3.0"),
     "windows of too few": (six(availability=availability.windows(range(7), [0.0], [1.0])), "(1, 1), but must be (6, 6)"),
     "windows of no period": (six(availability=availability.windows(range(7), [0.0] * 6, [1.0] * 6, period=-1.0)), "the availability's period is -1.0"),
     "Dropout(clients='all', trips=1)": (lambda: jafl.Dropout(clients="all", trips=1), "the dropout's clients is 'all'"),
@@ -153,6 +154,8 @@ ROWS = {
     "windows([0, 2], [0.0, 1.0], [2.0, 3.0]).prep...": (lambda: availability.windows([0, 2], [0.0, 1.0], [2.0, 3.0]).prepare(1, 0), "without overlap"),
     "windows([0, 1], [0.0], [6.0], period=5.0).pr...": (lambda: availability.windows([0, 1], [0.0], [6.0], period=5.0).prepare(1, 0), "to the period 5"),
     "windows([0, 1], [-1.0], [6.0]).prepare(1, 0)": (lambda: availability.windows([0, 1], [-1.0], [6.0]).prepare(1, 0), "from 0 on"),
+    "from_functions(lambda client, time: time - 1...": (lambda: availability.from_functions(lambda client, time: time - 1).next_available(3, 2.0), "next_time of the availability for client 3 at time 2 is 1.0"),
+    "from_functions(max, lambda client, time: tim...": (lambda: availability.from_functions(max, lambda client, time: time).window_end(3, 2.0), "until of the availability for client 3 at time 2 is 2.0, but must be above 2"),
     # Delays
     "negative constant": (lambda: delays.constant(-1.0), "the delay's duration is -1.0 ... must be a finite number, at least 0"),
     "NaN constant": (lambda: delays.constant(NAN), "the delay's duration is nan ... must be a finite number, at least 0"),

@@ -9,12 +9,11 @@ import numpy as np
 import optax
 import pytest
 import reference as ref
-from presence import Presence
 
 import jafl
 from jafl import rules
 from jafl.clients.records import ClientResult, ClientWork
-from jafl.schedule import delays, event_state
+from jafl.schedule import availability, delays, event_state
 
 # What ``jafl.asynchronous`` calls as the reference does.
 SAME = ("num_clients", "concurrency", "buffer_size", "restart", "cancel_at_step") + (
@@ -76,7 +75,7 @@ def make_schedule(settings: dict) -> jafl.EventSchedule:
         name = {"step": "server_step", "time": "time", "trips": "trips"}[kind]
         arguments["dropout"] = jafl.Dropout(clients=clients, **{name: moment})
     if "next_available" in settings or "present_until" in settings:
-        arguments["availability"] = Presence(
+        arguments["availability"] = availability.from_functions(
             settings.get("next_available", lambda client, time: time), settings.get("present_until")
         )
     if fails:

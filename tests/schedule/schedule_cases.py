@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from presence import Presence
 
 from jafl.records import EventSchedule
 from jafl.schedule import (
@@ -166,7 +165,7 @@ def given_windows(draw, num_clients: int, loses_trips: bool) -> availability.win
     return availability.windows(offsets, start, end, period and period * unit, loses_trips)
 
 
-def two_turns_of_three(length: float, loses_trips: bool) -> Presence:
+def two_turns_of_three(length: float, loses_trips: bool) -> availability.from_functions:
     """Time goes in turns of this length; each client rests every third, and not all of them the same."""
 
     def rests(client: int, turn: int) -> bool:
@@ -180,7 +179,7 @@ def two_turns_of_three(length: float, loses_trips: bool) -> Presence:
         turn = math.floor(time / length) + 1
         return (turn if rests(client, turn) else turn + 1) * length
 
-    return Presence(next_time, until if loses_trips else None)
+    return availability.from_functions(next_time, until if loses_trips else None)
 
 
 @st.composite

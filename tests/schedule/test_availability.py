@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from presence import Presence
 from schedule_cases import presences
 
 from jafl.schedule import availability
@@ -35,7 +34,7 @@ def test_the_next_moment_of_presence_never_lies_behind_and_never_goes_back(case)
 @given(laws_and_times())
 def test_presence_lasts_until_its_end_and_not_longer(case):
     law, client, times = case
-    if isinstance(law, Presence) and law.until is None:
+    if isinstance(law, availability.from_functions) and law.until is None:
         reject()
     for time in times:
         if law.next_available(client, time) != time:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from presence import Presence
 from refusals import refuses
 
 import jafl
@@ -132,7 +131,7 @@ def test_starts_that_find_nobody_idle_are_passed_over_in_no_other_order():
 VANISHING = jafl.availability.windows(
     range(5), [0.0] * 4, [1e-18] * 4, 1.0
 )  # on later days its ends are one moment
-NEVER_THERE = Presence(lambda client, time: time + 1.0)
+NEVER_THERE = jafl.availability.from_functions(lambda client, time: time + 1.0)
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def test_a_law_of_presence_of_ones_own_is_followed():
     def late(time):
         return max(time, 3.0)
 
-    windows = availability.windows(range(7), [3.0] * 6, [1e9] * 6, loses_trips=True)
-    assert_same(schedule(availability=Present(late)), schedule(availability=windows))
+    function = availability.from_functions(lambda client, time: late(time), lambda client, time: math.inf)
+    assert_same(schedule(availability=Present(late)), schedule(availability=function))
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,11 @@ def test_a_law_of_presence_of_ones_own_is_followed():
         (Present(lambda time: None), "at time 0 is None, but must be a number of at least 0"),
         (Present(window_end=lambda time: time - 1), "Present.window_end for client "),
         (Present(ready=False), "the result of Present.prepare is None"),
+        (availability.from_functions(lambda client, time: time - 1), "next_time of the availability"),
+        (
+            availability.from_functions(lambda client, time: None),
+            "is None, but must be a number, or infinity",
+        ),
     ],
 )
 def test_a_law_of_presence_that_goes_back_in_time_is_refused(law, said):

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from presence import Presence
 from replays import Endless, recorded
 from schedule_cases import Case, by_client
 
@@ -23,7 +22,7 @@ OPEN = {name: value for name, value in BUFFERED.items() if name != "concurrency"
 TRIPS = {"server_steps": None, "client_trips": 500}
 ONCE = availability.windows(np.arange(7), [0.0] * 6, [4.0] * 6)
 NEVER = availability.windows([0] * 7, [], [])
-NEVER_AGAIN = Presence(lambda client, time: time if time < 2.0 else np.inf)
+NEVER_AGAIN = availability.from_functions(lambda client, time: time if time < 2.0 else np.inf)
 TOO_SHORT = availability.windows(np.arange(7), [0.0] * 6, [1.0] * 6, 2.0, loses_trips=True)
 
 NOBODY = "nobody is training and nobody can start: of 6 clients "
