@@ -83,9 +83,12 @@ def require_library(module: str) -> None:
         raise MissingLibraryError(module)
 
 
-def file_of_library(module: str, path: str) -> pathlib.Path:
-    """Where a library of ``EXTRAS``, of which nothing is imported, has a file that it comes with."""
+def file_of_library(module: str, path: str) -> pathlib.Path | None:
+    """A file that a library of ``EXTRAS``, of which nothing is imported, comes with; None if it has none."""
     require_library(module)
     package = importlib.util.find_spec(module)
-    assert package and package.submodule_search_locations
-    return pathlib.Path(package.submodule_search_locations[0]) / path
+    for folder in (package and package.submodule_search_locations) or ():
+        file = pathlib.Path(folder) / path
+        if file.is_file():
+            return file
+    return None

@@ -76,6 +76,7 @@ class Checkpoints:
       on_trouble: called with a sentence if a checkpoint could not be written, or is damaged. Default: a warning.
       refuse: whether a checkpoint of another run is an error. If False, ``on_trouble`` receives it, and all
         checkpoints are removed.
+      before_save: called before a checkpoint is written; what it raises ends the run.
 
     Raises SettingError if ``every`` is not a whole number of at least 0, or orbax-checkpoint is not installed.
     """
@@ -89,6 +90,7 @@ class Checkpoints:
         on_restore: Callable[[Saved], None] | None = None,
         on_trouble: Callable[[str], None] | None = None,
         refuse: bool = True,
+        before_save: Callable[[], None] | None = None,
     ):
         # Absolute: Orbax asks for it, and the program may change its directory while it trains.
         self.folder = given_path(folder, "a folder", "folder").absolute()
@@ -97,7 +99,7 @@ class Checkpoints:
             require_library("orbax")
         self._configuration = dict(configuration or {})
         self.on_restore, self.on_trouble = on_restore, on_trouble or warnings.warn
-        self._refuse = refuse
+        self._refuse, self._before_save = refuse, before_save
         self._identity: dict[str, Any] = {}
         self._digests: Mapping[str, str] = {}
         self._plan: ExecutionPlan | None = None
@@ -197,6 +199,8 @@ class Checkpoints:
         # A run that was just restored, or asked to stop where it saved last, writes nothing again.
         if saved.server_step == self._last_step or self.every == 0:
             return True
+        if self._before_save:
+            self._before_save()
         # Monotonic: a clock that is set back must not make a checkpoint due, or never due.
         began = time.monotonic()
         # The first process moves it where its run takes the place of an earlier one.
@@ -299,6 +303,9 @@ class Checkpoints:
         """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}, without arrays."""
         folder = self.folder / str(number)
         try:
+            # Without checksums it is damaged, or of a version that wrote none, which is another error.
+            if not (folder / checksums.NAME).exists():
+                _refuse_earlier_format(folder)
             checksums.check(folder)
             state = json.loads((folder / "state" / "metadata").read_bytes())
             self._refuse_another_run(state, carry)
@@ -359,6 +366,15 @@ class Checkpoints:
                 + "\n  ".join(lines)
                 + "\nGo on with what it was made with, or run into another directory."
             )
+
+
+def _refuse_earlier_format(folder: pathlib.Path) -> None:
+    """Raises SettingError for a checkpoint of an earlier version of jafl, which held other files."""
+    try:
+        written = json.loads((folder / "state" / "metadata").read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    require(written >= FORMAT, f"the format of the checkpoint {folder}", written, f"{FORMAT}, this version's")
 
 
 def saved_plan(

