@@ -15,6 +15,7 @@ from jafl.base.paths import in_home
 from jafl.config.grammar import Grammar
 from jafl.config.own_files import file_of, own_name
 from jafl.config.parsing import items
+from jafl.config.values import Call, copied
 from jafl.records import EventSchedule
 from jafl.schedule import delays, dropout
 
@@ -227,9 +228,12 @@ def short_name(name: str) -> str:
 
 
 def is_call(name: str, value: Any) -> bool:
-    """Whether the value of a dotted name is a call."""
+    """Whether the value of a dotted name is the text of a call, perhaps of one that only stands inside another."""
     setting = name.partition(".")[0]
-    return setting in CALLS and grammar(setting).is_call(value)
+    try:
+        return setting in CALLS and isinstance(grammar(setting).said(value), Call)
+    except SettingError:
+        return False
 
 
 def likely_names() -> dict[str, list[str]]:
@@ -301,17 +305,14 @@ def argument(settings: Mapping[str, Any], name: str) -> Any:
     text = settings.get(setting)
     if not dot or not isinstance(text, str) or (setting in LISTS and len(items(setting, text)) != 1):
         return None if dot else text
-    return grammar(setting).value_or_none(text, path)
+    grammar(setting).read(text)  # refuses what is no call
+    # A user's own file may hold something else later.
+    return copied((_argument.__wrapped__ if own_name(text) else _argument)(setting, text, path))
 
 
-def without_numbers(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The settings, a mark in the place of those of these names, of arguments of calls, too, that are numbers."""
-    found = {}
-    for name, value in settings.items():
-        own = [path for path in map(argument_path, names) if path.partition(".")[0] == name]
-        if own and name in CALLS and value is not None:
-            value = grammar(name).without_numbers(value, [path.rpartition(".")[2] for path in own])
-        elif own:
-            value = None if value is None else "number"
-        found[name] = value
-    return found
+@functools.cache
+def _argument(setting: str, text: str, path: str) -> Any:
+    """``argument`` of a call: most are asked for many times, and a refusal takes long to word."""
+    with contextlib.suppress(SettingError):
+        return grammar(setting).value(text, path)
+    return None

@@ -9,7 +9,6 @@ of registered factories; nothing in them is run. A factory may stand in a file o
 arguments of all factories; which of them the run's own factory has is known when the run is resolved.
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -18,7 +17,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal
-from jafl.config.own_files import own_name
 from jafl.config.reading import DEFAULT, Reader
 from jafl.config.values import (
     EMPTY,
@@ -27,7 +25,6 @@ from jafl.config.values import (
     Call,
     all_calls,
     calls_in,
-    copied,
     is_file,
     kinds_of,
     with_calls,
@@ -101,47 +98,29 @@ class Grammar(Reader):
         """The arguments that a call has not beside this one."""
         return {other for pair in self.exclusive for one, other in (pair, pair[::-1]) if one == name}
 
-    def on(self, text: str, before: str) -> str:
-        """The call ``text`` in the place of another one: with the arguments of ``before`` where that is a default.
+    def over(self, text: str, below: str) -> str:
+        """The call ``text`` laid over another one, with arguments of that which it leaves open.
 
-        Examples:
-          >>> Grammar("optimizer", {"adam": optax.adam}, has_default=True).on("adam", "default(learning_rate=0.1)")
-          'adam(learning_rate=0.1)'
-        """
-        call, earlier = self.read(text), self.read(before)
-        if earlier.name != DEFAULT:
-            return text
-        return self._beside(call, self._in_place(call.name, earlier))
-
-    def _beside(self, call: Call, others: Mapping[str, Any]) -> str:
-        """The call with those of other arguments that its factory has and that it leaves open."""
-        said = {name for name, value in call.arguments.items() if value is not None}
-        open_names = [name for name in others if not {name, *self.partners(name)} & said]
-        whole = call.arguments | {name: others[name] for name in open_names}
-        return str(Call(call.name, self._ordered(call.name, whole)))
-
-    def filled(self, text: str, own: str) -> str:
-        """The call of a run: of a default that of the run's own factory, with the arguments that it has.
-
-        Args:
-          text: the call as given.
-          own: the run's own call, which the algorithm or the data set decides. Of another factory, too, it fills in
-            the arguments that an experiment supplies.
+        A default is the call below it, with its own arguments; a call over a default has all of those that its
+        factory has; a call over another one those that an experiment supplies.
 
         Examples:
           >>> grammar = Grammar("optimizer", {"sgd": optax.sgd, "adam": optax.adam}, ("learning_rate",), (), True)
-          >>> grammar.filled("default(momentum=0.5)", "sgd(learning_rate=0.1)")
+          >>> grammar.over("default(momentum=0.5)", "sgd(learning_rate=0.1)")
           'sgd(learning_rate=0.1, momentum=0.5)'
-          >>> grammar.filled("adam", "sgd(learning_rate=0.1)")
+          >>> grammar.over("adam", "default(learning_rate=0.1)")
           'adam(learning_rate=0.1)'
         """
-        call, owned = self.read(text), self.read(own)
-        if call.name == DEFAULT:
-            call = Call(owned.name, self._ordered(owned.name, self._in_place(owned.name, call)))
-            others = owned.arguments.keys() - call.arguments.keys()
-        else:
-            others = owned.arguments.keys() & set(self.supplied)
-        return self._beside(call, {name: owned.arguments[name] for name in others})
+        call, under = self.read(text), self.read(below)
+        if is_default := call.name == DEFAULT:
+            call = Call(under.name, self._ordered(under.name, self._in_place(under.name, call)))
+        others = self._in_place(call.name, under)
+        names = set(others) if is_default or under.name == DEFAULT else set(others) & set(self.supplied)
+        names -= set(call.arguments) if is_default else set()
+        said = {name for name, value in call.arguments.items() if value is not None}
+        open_names = [name for name in names if not {name, *self.partners(name)} & said]
+        whole = call.arguments | {name: others[name] for name in open_names}
+        return str(Call(call.name, self._ordered(call.name, whole)))
 
     def without(self, text: str, names: Collection[str]) -> str:
         """The call without these arguments; with the setting's own name among them, of the default factory."""
@@ -179,15 +158,6 @@ class Grammar(Reader):
         is_there = other is not None and call.arguments.get(other) == value
         return argument in self.parameters(call.name) or is_there
 
-    def without_numbers(self, text: str, names: Collection[str]) -> str:
-        """The call, a mark in place of these arguments where they are numbers; for runs that share a program."""
-        whole = self._complete(self.read(text))
-        for call in all_calls(whole):
-            for name in set(names) & set(call.arguments):
-                if isinstance(call.arguments[name], float):
-                    call.arguments[name] = Call("number", {})
-        return str(whole)
-
     def specified(self, text: str) -> "Specification":
         """The call as a specification, with the arguments that are not as by default: their floats are data."""
         from jafl.specifications import specify  # imports JAX, which the list of experiments does without
@@ -211,17 +181,6 @@ class Grammar(Reader):
         """{argument: value} of a call, every default included; calls among them are not made."""
         return self._complete(self.read(text)).arguments
 
-    def is_call(self, text: Any) -> bool:
-        """Whether a value is the text of a call, perhaps of one that only stands inside of another."""
-        try:
-            return isinstance(self.said(text), Call)
-        except SettingError:
-            return False
-
-    def names(self, text: str) -> list[str]:
-        """The names of all factories that a call has in it, the outermost first."""
-        return [call.name for call in all_calls(self.read(text))]
-
     def value(self, text: str, path: str) -> Any:
         """The value of one argument, the default where the call leaves it out; ``path`` as of ``changed``."""
         holder, name = self._find(self.read(text), path)
@@ -230,23 +189,6 @@ class Grammar(Reader):
         default = self.parameters(holder.name)[name].default
         is_known = default is not EMPTY and name not in self.supplied and holder.name != DEFAULT
         return self.default_value(default) if is_known else None
-
-    def value_or_none(self, text: str, path: str) -> Any:
-        """``value``, or None where no call in ``text`` has the argument, or several have it."""
-        if (text, path) not in self._values_before:
-            self.read(text)  # refuses what is no call
-            value = None
-            with contextlib.suppress(SettingError):
-                value = self.value(text, path)
-            if own_name(text):  # a file may hold something else later
-                return value
-            self._values_before[text, path] = value
-        return copied(self._values_before[text, path])
-
-    @functools.cached_property
-    def _values_before(self) -> dict[tuple[str, str], Any]:
-        """{(text, path): value}: most are asked for many times, and a refusal takes long to word."""
-        return {}
 
     def says(self, text: str, path: str) -> bool:
         """Whether the call itself has a value for an argument; ``path`` as of ``changed``."""

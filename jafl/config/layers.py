@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal
-from jafl.config.calls import CALLS, LISTS, SHORT_NAMES, argument_path, grammar, is_call, literal
+from jafl.config.calls import CALLS, LISTS, SHORT_NAMES, argument_path, bare_name, grammar, is_call, literal
 from jafl.config.parsing import items
+from jafl.config.reading import DEFAULT
 from jafl.config.values import Call, written
 
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
@@ -39,8 +40,8 @@ def with_arguments(
             if "." in name or name in SHORT_NAMES:
                 continue
             before = whole.get(name, defaults.get(name))
-            if name in CALLS and value is not None and isinstance(before, str) and grammar(name).has_default:
-                value = grammar(name).on(value, before)
+            if name in CALLS and value is not None and bare_name(str(before)) == DEFAULT:
+                value = grammar(name).over(value, str(before))
             whole[name] = value
             for path in [each for each in set_to if each.partition(".")[0] == name]:
                 if value is None or says(name, value, path.partition(".")[2]) is not False:

@@ -188,7 +188,7 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     _refuse_presets_restart(settings, name)
     own = {**presets.values(name), "model": presets.default_model(settings.dataset_name)}
     algorithm, protocol = _with_same_tiers(
-        algorithm, calls.grammar("protocol").filled(settings.protocol, own["protocol"])
+        algorithm, calls.grammar("protocol").over(settings.protocol, own["protocol"])
     )
     settings = dataclasses.replace(settings, protocol=protocol)
     # In one spelling, with every default: what is the same then looks the same.
@@ -197,7 +197,7 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
         text, grammar = getattr(settings, setting), calls.grammar(setting)
         text = algorithm if setting == "algorithm" else text
         if text is not None:
-            whole[setting] = grammar.completed(grammar.filled(text, own[setting]) if setting in own else text)
+            whole[setting] = grammar.completed(grammar.over(text, own[setting]) if setting in own else text)
     settings = dataclasses.replace(settings, **whole)
     if make_dropout(settings) is None:
         settings = dataclasses.replace(settings, dropout="nobody")

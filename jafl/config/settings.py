@@ -346,8 +346,10 @@ FILLED_BY_PRESETS: dict[str, tuple[str, ...]] = {
 
 
 def without_varying(settings: Settings) -> dict[str, Any]:
-    """{name: value} of the settings, a mark in the place of numbers that runs of one program may differ in."""
-    return calls.without_numbers(vars(settings), VARYING)
+    """{name: value} of the settings, zeros in the place of numbers that runs of one program may differ in."""
+    return vars(
+        settings.changed({name: 0.0 for name in VARYING if isinstance(settings.argument(name), float)})
+    )
 
 
 def filled_by_preset(name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from jafl.base.errors import SettingError, require, seed_number
 from jafl.config import calls
 from jafl.config.settings import Settings
-from jafl.config.values import Call
+from jafl.config.values import Call, all_calls
 from jafl.models import Model
 from jafl.privacy.private import private
 from jafl.privacy.secure import secure
@@ -146,7 +146,7 @@ def in_settings(error: SettingError, settings: Settings, *names: str) -> Setting
 def _data_in_schedule(settings: Settings) -> tuple[str, ...]:
     """What the schedule of these settings is made from that clients hold."""
     facts = []
-    laws = set(calls.grammar("delay").names(settings.delay))
+    laws = {call.name for call in all_calls(calls.grammar("delay").read(settings.delay))}
     if "proportional_to_examples" in laws:
         facts.append("how many examples each client holds")
     if settings.richest_last and "groups" in laws:

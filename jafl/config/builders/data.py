@@ -124,7 +124,7 @@ def filled_in(settings: Settings, source: Source) -> Settings:
         )
         fits = settings.num_clients in (clients, DEFAULTS["num_clients"])
         require(fits, "num_clients", settings.num_clients, f"left out, or {clients}", remedy)
-    model = grammar("model").filled(settings.model, default_model(settings.dataset_name))
+    model = grammar("model").over(settings.model, default_model(settings.dataset_name))
     return dataclasses.replace(with_data(settings), partition=partition, num_clients=clients, model=model)
 
 

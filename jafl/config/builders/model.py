@@ -26,7 +26,7 @@ def make_model(settings: Settings, source: Source) -> Model:
       SettingError: if the model does not fit the examples, or needs a file that is not as it must be.
     """
     # Also before a run is resolved.
-    text = grammar("model").filled(settings.model, default_model(settings.dataset_name))
+    text = grammar("model").over(settings.model, default_model(settings.dataset_name))
     name = _network_name(text)
     if source.y.ndim == 2:
         allowed = f"{' or '.join(NEXT_TOKENS)}, for {source.name} asks for the next token at each place"
