@@ -331,8 +331,8 @@ class Grammar(Reader):
         except SettingError as error:
             # A factory names its argument, perhaps as "the delay's mean".
             argument = error.setting.rpartition("'s ")[2]
+            if error.setting in (self.setting, *self.fixed):
+                raise
             if argument in parameters:
                 raise error.of(self.named(argument)) from error
-            if error.setting == self.setting:
-                raise
             raise error.within(self.setting, setting=self.setting) from error

@@ -1,7 +1,6 @@
 """The rule, with privacy if asked for, the optimizers and the clients' work, from settings."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from jafl.base.errors import SettingError, require, seed_number
@@ -9,8 +8,6 @@ from jafl.config import calls
 from jafl.config.settings import Settings
 from jafl.config.values import Call, all_calls
 from jafl.models import Model
-from jafl.privacy.private import private
-from jafl.privacy.secure import secure
 from jafl.records import Rule
 from jafl.specifications import Specification
 
@@ -85,48 +82,36 @@ def protected(rule: Specification, settings: Settings) -> Specification:
       SettingError: for a number out of its range, or an algorithm that is not eligible; by the setting's name.
     """
     if settings.secure_aggregation is not None:
-        rule = _made("secure_aggregation", secure, rule, _secure_arguments(settings), settings)
+        own, others = map(settings.argument, ("secure_aggregation.clip_norm", "privacy.clip_norm"))
+        if others is None:
+            fits, allowed = own is not None, "given where there is no privacy"
+        else:
+            fits, allowed = own in (None, others), f"left out, or that of privacy, {others}"
+        require(fits, "secure_aggregation.clip_norm", own, allowed)
+        rule = _made("secure_aggregation", rule, settings, clip_norm=others, seed=int(settings.seed))
     if settings.privacy is not None:
-        rule = _made("privacy", private, rule, _private_arguments(settings), settings)
+        given = any(
+            settings.argument(f"privacy.{name}") is not None for name in ("epsilon", "noise_multiplier")
+        )
+        allowed = "given, or noise_multiplier in its place, how much noise there is"
+        require(given, "privacy.epsilon", None, allowed)
+        if (seed := settings.argument("privacy.noise_seed")) is not None:
+            # A number below 2^64 for each pair of noise seed and run's seed: runs with other seeds have other noise.
+            number = (seed_number("privacy.noise_seed", seed) << 32) + int(settings.seed)
+            settings = settings.changed({"privacy.noise_seed": number})
+        rule = _made("privacy", rule, settings, data_in_schedule=_data_in_schedule(settings))
     return rule
 
 
-def _made(
-    setting: str,
-    factory: Callable[..., Specification],
-    rule: Specification,
-    arguments: dict[str, Any],
-    settings: Settings,
-) -> Specification:
+def _made(setting: str, rule: Specification, settings: Settings, **supplied: Any) -> Specification:
     count, what = settings.decompose_steps, "clipped" if setting == "privacy" else "rounded"
     allowed = f"0 where {setting} is given: {what} updates are not linear in the gradients"
     require(count == 0, "decompose_steps", count, allowed)
     try:
-        return factory(rule, **arguments)
+        made: Specification = calls.grammar(setting).make(getattr(settings, setting), rule=rule, **supplied)
     except SettingError as error:
         raise in_settings(error, settings, setting) from None
-
-
-def _secure_arguments(settings: Settings) -> dict[str, Any]:
-    arguments = calls.grammar("secure_aggregation").given(str(settings.secure_aggregation))
-    own, others = arguments.get("clip_norm"), settings.argument("privacy.clip_norm")
-    allowed = (
-        "given where there is no privacy" if others is None else f"left out, or that of privacy, {others}"
-    )
-    fits = own is not None if others is None else own in (None, others)
-    require(fits, "secure_aggregation.clip_norm", own, allowed)
-    return {**arguments, "clip_norm": own or others, "seed": int(settings.seed)}
-
-
-def _private_arguments(settings: Settings) -> dict[str, Any]:
-    arguments = calls.grammar("privacy").given(str(settings.privacy))
-    given = arguments["epsilon"] is not None or arguments["noise_multiplier"] is not None
-    allowed = "given, or noise_multiplier in its place, how much noise there is"
-    require(given, "privacy.epsilon", None, allowed)
-    if (own := arguments.get("noise_seed")) is not None:
-        # A number below 2^64 for each pair of noise seed and run's seed: runs with other seeds have other noise.
-        arguments["noise_seed"] = (seed_number("privacy.noise_seed", own) << 32) + int(settings.seed)
-    return {**arguments, "data_in_schedule": _data_in_schedule(settings)}
+    return made
 
 
 def in_settings(error: SettingError, settings: Settings, *names: str) -> SettingError:
