@@ -12,11 +12,11 @@ from absl import flags
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command
-from jafl.cli.declared_flags import define
+from jafl.cli.declared_flags import declared, define
 from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, literal
 from jafl.config.layers import says
 from jafl.config.parsing import join_with_or
-from jafl.config.settings import TYPES, is_setting, nearest
+from jafl.config.settings import KINDS, TYPES, is_setting, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +60,9 @@ class Given:
         arguments = [name for name in given if "." in argument_path(name)]
         for name in arguments:
             setting, _, path = argument_path(name).partition(".")
-            if setting not in given:
-                continue
-            others = [(other, "another in its place") for other in sorted(grammar(setting).partners(path))]
-            for said, what in ((path, "it, too"), *others):
-                if says(setting, given[setting], said):
+            partners = sorted(grammar(setting).partners(path))
+            for said, what in ((path, "it, too"), *((other, "another in its place") for other in partners)):
+                if setting in given and says(setting, given[setting], said):
                     allowed = f"left out where {setting} says {what}: {given[setting]}"
                     raise refusal(name, given[name], allowed)
         return given | {name: literal(given[name]) for name in arguments}
@@ -131,15 +129,9 @@ def _illegal(message: str, values: flags.FlagValues) -> SettingError | None:
     found = re.match(r"flag --(\w+)=(.*?): ", message, re.S)
     if not found or found[1] not in values:
         return None
-    flag = values[found[1]]
-    lowest = getattr(flag.parser, "lower_bound", None)
-    allowed = {
-        flags.IntegerParser: "a whole number" if lowest is None else f"a whole number of at least {lowest}",
-        flags.FloatParser: "a number",
-        flags.BooleanParser: "true or false",
-        flags.EnumParser: f"one of {', '.join(getattr(flag.parser, 'enum_values', ()))}",
-    }
-    return refusal(flag.name, found[2], allowed[type(flag.parser)]) if type(flag.parser) in allowed else None
+    _, _, kind, least = declared(found[1])
+    words = f"one of {', '.join(least)}" if isinstance(least, tuple) else KINDS[kind]
+    return refusal(found[1], found[2], f"{words} of at least {least}" if isinstance(least, int) else words)
 
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:

@@ -27,8 +27,10 @@ class Override(NamedTuple):
 
     def holds(self, condition: Mapping[str, Any], label: str) -> bool:
         """Whether it is for the arm ``label`` under ``condition``."""
-        same = all(name in condition and condition[name] == value for name, value in self.condition.items())
-        return same and self.label in (None, label)
+        is_for = self.label in (None, label)
+        return is_for and all(
+            name in condition and condition[name] == value for name, value in self.condition.items()
+        )
 
 
 def algorithm_arms(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -55,16 +57,11 @@ def under(
     Each takes the place of what comes before: ``settings``, the condition, the arm's own, the overrides in their
     order, ``last``.
     """
-    # By label first: a search has an arm for each trial, and overrides for each arm.
-    by_label: dict[str, list[Override]] = {label: [] for label in arms}
-    for override in overrides:
-        for own_list in by_label.values() if override.label is None else [by_label.get(override.label, [])]:
-            own_list.append(override)
     return {
         label: settings.changed(
             condition,
             own,
-            *(override.settings for override in by_label[label] if override.holds(condition, label)),
+            *(override.settings for override in overrides if override.holds(condition, label)),
             last or {},
         )
         for label, own in arms.items()
