@@ -120,7 +120,7 @@ def make_experiments(
     """
     loaded = DataCache()
     one_each = {label: settings.changed(own) for label, own in arms.algorithm_arms(settings).items()}
-    refuse_unread([one_each])
+    refuse_unread([({}, one_each)])
     first = arms.folder(next(iter(one_each)), settings.seed.partition(",")[0])
     tell(f"{first}: the data set {settings.dataset_name}")
     experiments = []

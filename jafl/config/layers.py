@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jafl.base.errors import SettingError, did_you_mean, refusal
+from jafl.base.errors import SettingError, refusal
 from jafl.config.calls import CALLS, LISTS, SHORT_NAMES, argument_path, bare_name, grammar, is_call, literal
 from jafl.config.parsing import items
 from jafl.config.reading import DEFAULT
@@ -14,19 +14,16 @@ from jafl.config.values import Call, written
 _LEFT_OUT = {"partition": "dirichlet", "privacy": "private", "secure_aggregation": "secure"}
 
 
-def with_arguments(
-    values: Mapping[str, Any], *layers: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """``values`` by the names of settings: those of dotted and short names are put into the calls that have them.
+def with_arguments(*layers: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """{setting: value}: what is given under dotted and short names is put into the calls that have it.
 
     Args:
-      values: {setting, or setting.argument, or an argument's short name: value}.
-      layers: the same, each in the place of what comes before. An argument stays where a later layer gives another
-        call that has it and does not say it.
-      defaults: {setting: value} of calls that ``values`` does not have.
+      layers: {setting, or setting.argument, or an argument's short name: value}, each in the place of what comes
+        before. An argument stays where a later layer gives another call that has it and does not say it.
+      defaults: {setting: value} of calls that no layer has.
 
     Raises:
-      SettingError: for a dotted name whose setting is no call, or whose call has no such argument.
+      SettingError: for a dotted name whose call has no such argument.
 
     Examples:
       >>> with_arguments({"delay.shape": 2, "delay": "gamma", "seed": "1"}, defaults={})
@@ -34,7 +31,7 @@ def with_arguments(
     """
     whole: dict[str, Any] = {}
     set_to: dict[str, tuple[str, Any]] = {}  # {setting.argument: (its name as given, its value)}
-    for layer in (values, *layers):
+    for layer in layers:
         _refuse_two_names(layer)
         for name, value in layer.items():
             if "." in name or name in SHORT_NAMES:
@@ -49,8 +46,6 @@ def with_arguments(
         for name, value in layer.items():
             path = argument_path(name)
             if "." in path:
-                setting = path.partition(".")[0]
-                _check_call(name, value, setting)
                 for other in [each for each in set_to if _exclude(path, each) and value is not None]:
                     del set_to[other]
                 set_to.pop(path, None)
@@ -135,13 +130,6 @@ def _refuse_two_names(layer: Mapping[str, Any]) -> None:
             if said is not None and other_value is not None and _exclude(path, other):
                 raise refusal(name, said, f"left out where {other_name} is given ({other_value!r})")
         given[path] = name, said
-
-
-def _check_call(name: str, value: Any, setting: str) -> None:
-    """Raises SettingError unless a setting has arguments."""
-    if setting not in CALLS:
-        there = f"those with arguments are {', '.join(CALLS)}. {did_you_mean(setting, CALLS)}".rstrip()
-        raise SettingError(f"{name!r} is no setting's name; {there}", setting=name, value=value)
 
 
 def _head(value: Any) -> Any:

@@ -119,22 +119,17 @@ def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settin
     ]
 
 
-def refuse_unread(comparisons: Iterable[Mapping[str, Settings]]) -> None:
-    """Raises SettingError for a setting that is given and that no run reads; ``comparisons`` as of ``unread``."""
-    for each in unread(comparisons):
-        raise each.refused()
+def refuse_unread(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
+    """Raises SettingError for a setting that is given or swept and that no run reads.
 
-
-def refuse_unread_in_sweep(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Settings]]]) -> None:
-    """Raises SettingError for a setting that is given or swept and that no run of a sweep reads.
-
-    conditions: (condition, the arms under it).
+    conditions: (condition, the arms under it) of each; where nothing is swept, of the one that is empty.
     """
     for name, value in (conditions[0][0] if conditions else {}).items():
         setting, dot, argument = calls.argument_path(name).partition(".")
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
         layers.changed(setting, [text for text in texts if text is not None], argument, value)
-    refuse_unread([arms for _, arms in conditions])
+    for each in unread([arms for _, arms in conditions]):
+        raise each.refused()
 
 
 def without_unread(
@@ -229,19 +224,14 @@ def _with_same_tiers(algorithm: str, protocol: str) -> tuple[str, str]:
     grammars = {setting: calls.grammar(setting) for setting in texts}
     if not all(grammar.has(texts[setting], "tiers") for setting, grammar in grammars.items()):
         return algorithm, protocol
-    said = {
-        setting: grammar.value(texts[setting], "tiers")
-        for setting, grammar in grammars.items()
-        if grammar.says(texts[setting], "tiers")
-    }
+    saying = [setting for setting in texts if grammars[setting].says(texts[setting], "tiers")]
+    said = {setting: grammars[setting].value(texts[setting], "tiers") for setting in saying}
     of_clients = said.get("protocol")
     if isinstance(of_clients, (list, tuple)) and of_clients and all(map(is_whole_number, of_clients)):
         said["protocol"] = max(of_clients) + 1  # the tier of each client
     if len(said) == 2:
-        allowed, remedy = (
-            f"the number of tiers of the protocol, {said['protocol']}",
-            "Leave one out: it follows.",
-        )
+        allowed = f"the number of tiers of the protocol, {said['protocol']}"
+        remedy = "Leave one out: it follows."
         require(said["algorithm"] == said["protocol"], "algorithm.tiers", said["algorithm"], allowed, remedy)
     for other in texts.keys() - said if said else ():
         (number,) = said.values()

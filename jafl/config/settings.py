@@ -235,12 +235,7 @@ class Settings:
     train_accuracy: bool = _setting(False, "output", "Also measure the accuracy on all training examples.")
 
     def __init__(self, **values: Any):
-        whole = with_arguments(values, defaults=DEFAULTS)
-        for name in whole:
-            if name not in DEFAULTS:
-                raise TypeError(f"{name!r} is not the name of a setting. {nearest(name)}")
-        for name, default in DEFAULTS.items():
-            object.__setattr__(self, name, whole.get(name, default))
+        vars(self).update(DEFAULTS | _whole(values))
 
     @classmethod
     def from_file(cls, path: str, **explicit: Any) -> "Settings":
@@ -262,16 +257,7 @@ class Settings:
 
         layers: the same, each in the place of what comes before.
         """
-        layers = (values, *layers)
-        for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
-            message = f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}"
-            raise SettingError(message, setting=name, value=value)
-        whole = with_arguments(*layers, defaults=DEFAULTS)
-        for name, value in whole.items():
-            kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
-            fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-            require(fits, name, value, " or ".join(KINDS[kind] for kind in TYPES[name]))
-        return cls(**whole)
+        return cls(**_whole(values, *layers))
 
     def changed(self, *changes: Mapping[str, Any]) -> "Settings":
         """These settings with ``changes``, the later ones in the place of the earlier.
@@ -303,6 +289,19 @@ class Settings:
         """The value of a setting, or of one argument of a call: ``delay.shape``, ``learning_rate``."""
         setting, dot, path = calls.argument_path(name).partition(".")
         return calls.grammar(setting).value(getattr(self, setting), path) if dot else getattr(self, name)
+
+
+def _whole(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """{setting: value} of the layers; raises SettingError for an unknown name or a value of a wrong type."""
+    for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
+        message = f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}"
+        raise SettingError(message, setting=name, value=value)
+    whole = with_arguments(*layers, defaults=DEFAULTS)
+    for name, value in whole.items():
+        kinds = TYPES[name] + ((int,) if float in TYPES[name] else ())
+        fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        require(fits, name, value, " or ".join(KINDS[kind] for kind in TYPES[name]))
+    return whole
 
 
 # Of config.json. 1 had settings such as delay_mean and dirichlet_alpha, 2 such as local_epochs and restart.

@@ -10,7 +10,7 @@ from jafl.config import grid
 from jafl.config.arms import Arms, Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.resolution import refuse_unread_in_sweep, resolve
+from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.sweeps.grid_runs import Request
 
@@ -51,7 +51,7 @@ def forecast_runs(
     request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
     loaded, known, forecasts = loaded or DataCache(), Known(), list[tuple[RunForecast, int]]()
     conditions = request.conditions(settings, overrides)
-    refuse_unread_in_sweep(conditions)
+    refuse_unread(conditions)
     for condition, arms_there in conditions:
         seeds: dict[str, list[Settings]] = {}
         for label, run in resolve(arms_there, loaded):

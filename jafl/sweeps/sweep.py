@@ -23,7 +23,7 @@ from jafl.config.builders.algorithm import make_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.inputs import changed, input_digests
-from jafl.config.resolution import refuse_unread_in_sweep, resolve
+from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, is_closed, survey
@@ -227,7 +227,7 @@ def _check(conditions: Sequence[ConditionArms]) -> None:
     the schedules and partitions of the others are of the same kind.
     """
     loaded = DataCache()
-    refuse_unread_in_sweep(conditions)
+    refuse_unread(conditions)
     for condition, arms in conditions:
         checked = set()
         try:

@@ -188,9 +188,9 @@ def test_a_setting_that_one_condition_reads_may_be_given_to_a_sweep():
     def arms(count):
         return {"fedbuff": Settings(**SMALL, **{"split.server_examples": count, "split.server_classes": [1]})}
 
-    refuse_unread([arms(0), arms(20)])
+    refuse_unread([({}, arms(0)), ({}, arms(20))])
     with pytest.raises(SettingError, match="split.server_classes"):
-        refuse_unread([arms(0)])
+        refuse_unread([({}, arms(0))])
 
 
 # Files
@@ -348,7 +348,7 @@ def test_a_setting_changes_a_run_that_reads_it_and_is_refused_elsewhere(row, req
             wrong += _changes_nothing(name, changed, before)
         elif value != default_of(name) and readers.why_unread(name, resolved(changed)):
             with pytest.raises(SettingError, match="no run reads it"):
-                refuse_unread([{base.algorithm: changed}])
+                refuse_unread([({}, {base.algorithm: changed})])
     assert not wrong
 
 

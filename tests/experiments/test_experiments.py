@@ -19,7 +19,7 @@ from experiments.harness.report import pictures
 from experiments.harness.run import running, sweeps
 from jafl.base.errors import SettingError
 from jafl.config import arms, grid
-from jafl.config.resolution import refuse_unread_in_sweep, resolve_run
+from jafl.config.resolution import refuse_unread, resolve_run
 
 RESULTS = (discovery.FOLDER.parents[1] / "docs" / "results" / "README.md").read_text(encoding="utf-8")
 NAMES = discovery.names()
@@ -70,7 +70,7 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     under = {
         grid.folder(each): arms.under(settings, sweep.arms, each, sweep.overrides) for each in conditions
     }
-    refuse_unread_in_sweep(list(zip(conditions, under.values(), strict=True)))
+    refuse_unread(list(zip(conditions, under.values(), strict=True)))
     for own_arms in under.values():
         for label, own in own_arms.items():
             resolved = resolve_run(own, own.algorithm, 0, alone=len(size.arms) == 1)

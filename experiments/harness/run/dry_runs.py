@@ -20,7 +20,7 @@ from jafl.base.errors import SettingError
 from jafl.config import arms as all_arms
 from jafl.config import calls, grid
 from jafl.config.experiment import make_experiment
-from jafl.config.resolution import listed_seeds, refuse_unread_in_sweep, resolve
+from jafl.config.resolution import listed_seeds, refuse_unread, resolve
 from jafl.config.settings import Settings, without_varying
 from jafl.engine.plan.device_memory import readable
 from jafl.runs.directory.files import RunDirectory
@@ -94,7 +94,7 @@ class Planner:
             (each, all_arms.under(sweep.settings, sweep.arms, each, sweep.overrides))
             for each in grid.product(sweep.conditions)
         ]
-        refuse_unread_in_sweep(conditions)
+        refuse_unread(conditions)
         rows = []
         for condition, arms in conditions:
             common, where = sweep.settings.changed(condition), grid.readable(grid.folder(condition))
