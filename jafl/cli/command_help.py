@@ -1,15 +1,21 @@
 """What ``--help``, ``--helpfull`` and ``help NAME`` print: the commands, the settings, and what a setting can be."""
 
+import ast
+import contextlib
+import functools
+import inspect
+import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, did_you_mean, unknown_name
 from jafl.cli.commands import COMMANDS, SETTINGS, Command
 from jafl.cli.declared_flags import FLAGS, Declared, declared
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, setting_of
-from jafl.config.documented import Explanation, explained
+from jafl.config.grammar import Grammar
 from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES
+from jafl.config.values import EMPTY, Call, written
 
 WIDTH = 100
 # In the order in which --helpfull prints them.
@@ -48,6 +54,75 @@ WORLD = {
     "availability": ("diurnal", "who is there"),
     "protocol": ("synchronous", "who trains when"),
 }
+
+
+class Explanation(NamedTuple):
+    """A factory as the help shows it: its call with all defaults, a sentence, its arguments' texts, an example."""
+
+    call: str
+    text: str
+    arguments: dict[str, str]
+    example: str
+
+
+def explained(grammar: Grammar) -> list[Explanation]:
+    """Every factory of a setting; those of calls that only stand inside another come last, without examples."""
+    explanations = []
+    for name, factory in [*grammar.factories.items(), *grammar.inner.items()]:
+        parameters, texts = grammar.parameters(name), _arguments(factory)
+        call = f"{name}({', '.join(_signature(grammar, each) for each in parameters.values())})"
+        own_texts = {each: texts[each] for each in parameters if each in texts}
+        example = _example(grammar, name) if name in grammar.factories else ""
+        summary = " ".join(_docstring(factory).split("\n\n")[0].split())
+        explanations.append(Explanation(call, summary, own_texts, example))
+    return explanations
+
+
+def _signature(grammar: Grammar, parameter: inspect.Parameter) -> str:
+    """An argument with its default, three dots for what the experiment fills in."""
+    if parameter.name in grammar.supplied:
+        return f"{parameter.name}=..."
+    if parameter.default is EMPTY:
+        return parameter.name
+    return f"{parameter.name}={written(grammar.default_value(parameter.default))}"
+
+
+def _example(grammar: Grammar, name: str) -> str:
+    """A call of a factory: the one of its docstring, else one with the defaults of its first arguments."""
+    factory, own = grammar.factories[name], grammar.parameters(name)
+    code = "\n".join(re.findall(r"^\s*(?:>>>|\.\.\.) (.*)", _docstring(factory), re.M))
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            # Without what the experiment fills in, as the labels or the rule, and without the names of modules.
+            node.args = node.args[next(iter(inspect.signature(factory).parameters), "") in grammar.fixed :]
+            text = re.sub(
+                r"\b(?:\w+\.)+(?=\w+\()",
+                "",
+                f"{name}{ast.unparse(node).removeprefix(ast.unparse(node.func))}",
+            )
+            with contextlib.suppress(SettingError):
+                grammar.completed(text)
+                if (call := grammar.read(text)).arguments:
+                    return str(call)
+    given = [each for each in own.values() if each.name not in grammar.supplied]
+    simple = [each for each in list(own.values()) if isinstance(each.default, (float, int, str))][:2]
+    if any(each.default is EMPTY for each in given):
+        return ""
+    return str(Call(name, {each.name: each.default for each in simple if each in given}))
+
+
+def _docstring(factory: Callable[..., Any]) -> str:
+    """Without the markup of code, roles (optax's) and links: ``:func:`optax.nadam```` as optax.nadam."""
+    text = inspect.getdoc(factory.func if isinstance(factory, functools.partial) else factory) or ""
+    return re.sub(r"(?::\w+:)?(`+)~?([^`]+?)(?:\s<[^`>]*>)?\1_*", r"\2", text)
+
+
+def _arguments(factory: Callable[..., Any]) -> dict[str, str]:
+    """{argument: its text}, from the section Args, of a class perhaps Attributes, of a docstring."""
+    section = re.search(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", _docstring(factory), re.M)
+    entry = re.compile(r"^(\*?\w+(?:, \w+)*):(.*(?:\n(?:[ \t].*)?)*)", re.M)
+    found = entry.findall(textwrap.dedent(section[1])) if section else []
+    return {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
 
 
 def short(program: str) -> str:

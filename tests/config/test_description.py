@@ -13,8 +13,8 @@ from tiers import in_tiers
 
 import jafl
 from jafl.base.array_files import write_archive
+from jafl.cli.command_help import explained
 from jafl.config import calls
-from jafl.config.documented import explained
 from jafl.config.settings import FORMAT, Settings
 from jafl.config.values import Call
 from jafl.data.sources.prepared import PREPARED

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import jafl
 from jafl.base.errors import SettingError, refusal, require
+from jafl.cli.command_help import explained
 from jafl.config import calls
-from jafl.config.documented import explained
 from jafl.config.grammar import Grammar
 from jafl.config.layers import _LEFT_OUT, says, with_arguments
 from jafl.config.settings import Settings, without_varying

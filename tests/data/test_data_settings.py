@@ -16,9 +16,9 @@ from waiting import LIMIT
 from writer_files import WRITE
 
 from jafl.cli import command_help
+from jafl.cli.command_help import explained
 from jafl.config.builders.data import filled_in, make_partition, make_source
 from jafl.config.calls import grammar
-from jafl.config.documented import explained
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 from jafl.data import NORMALIZATIONS, SOURCES
