@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, did_you_mean, unknown_name
-from jafl.cli.commands import COMMANDS, SETTINGS, Command
-from jafl.cli.declared_flags import FLAGS, Declared, declared
+from jafl.cli.commands import COMMANDS, FLAGS, SETTINGS, Command, Declared, declared
 from jafl.config.calls import CALLS, SHORT_NAMES, argument_path, grammar, setting_of
 from jafl.config.grammar import Grammar
 from jafl.config.settings import GROUP, HELP, SHORT_HELP, TYPES

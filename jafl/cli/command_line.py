@@ -1,8 +1,8 @@
 """The command ``jafl``, which is also ``python -m jafl`` and, in the repository, ``python run.py``.
 
 It is separate from those three so that each of them is a line and a console script has a function to call. Which
-commands there are, and which flags each reads, stands in ``commands``; ``given`` reads them, ``described`` makes
-settings of them, ``command_help`` writes what --help prints.
+commands there are, and which flags each reads, stands in ``commands``; ``given`` reads them and
+makes settings of them, ``command_help`` writes what --help prints.
 
 Exit status: 0 done, 1 diverged, or a row of a benchmark failed, 2 a setting cannot work or a run is damaged, 3 a file
 could not be written, or a picture could not be drawn, 130 interrupted.
@@ -22,15 +22,13 @@ from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help, given
 from jafl.cli.commands import OF_EXPERIMENTS
-from jafl.cli.described import settings_of, swept_by, warn, without_unread
-from jafl.cli.given import Given
+from jafl.cli.given import Given, settings_of, swept_by, warn, without_unread
 from jafl.config.grammar import Grammar
 from jafl.config.parsing import items
 from jafl.config.settings import Settings
 from jafl.runs.hosts.streams import keep_going_without_readers
 
 if TYPE_CHECKING:
-    from jafl.runs.hosts.connection import Address
     from jafl.runs.hosts.several_hosts import Hosts, Member
 
 BENCHMARKS = {
@@ -53,17 +51,9 @@ def _train(asked: Given) -> int:
     require(not swept, "distributed", asked.distributed, "left out of a sweep", remedy)
     from jafl.runs.hosts import connection
 
-    return connection.run(
-        _address(asked.distributed), functools.partial(_run_as_member, asked), with_errors_shown
-    )
-
-
-def _address(text: str) -> "Address":
-    """Where the processes of a run meet, from --distributed."""
-    from jafl.runs.hosts.connection import hosts
-
-    address: Address = hosts() if text == "auto" else Grammar("distributed", {"hosts": hosts}).make(text)
-    return address
+    text, hosts = asked.distributed, connection.hosts
+    address = hosts() if text == "auto" else Grammar("distributed", {"hosts": hosts}).make(text)
+    return connection.run(address, functools.partial(_run_as_member, asked), with_errors_shown)
 
 
 def _run_as_member(asked: Given, member: "Member") -> int:
@@ -157,10 +147,6 @@ def _forecast(asked: Given) -> int:
     return 0
 
 
-def _experiment(asked: Given) -> int:
-    return _run_experiment(asked, processes=asked.processes, part=_part(asked))
-
-
 def _run_experiment(asked: Given, **how: Any) -> int:
     """Runs experiments of papers, or lists them; returns the exit status. how: of ``run_paper_experiments``."""
     name = asked.experiment
@@ -229,7 +215,7 @@ def _compare(asked: Given) -> int:
 ACTS: Mapping[str, Callable[[Given], int]] = {
     "": _train,
     "sweep": _sweep,
-    "experiment": _experiment,
+    "experiment": lambda asked: _run_experiment(asked, processes=asked.processes, part=_part(asked)),
     "resume": _train,
     "report": _report,
     "plan": _plan,

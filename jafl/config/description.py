@@ -91,21 +91,12 @@ def _made_by(value: Any, setting: str | None) -> tuple[Grammar, Call] | None:
                     return grammar, Call(each, {})
             return None
         if found and name == "split" == setting and isinstance(value, Source):
-            found = _split(found[1])
+            names = {"data_seed": "seed"} | {each: each for each in ("test_fraction", "validation_fraction")}
+            found = Split, {names[each]: one for each, one in found[1].items() if each in names}
         if found and (named := _name_in(grammar, *found)):
             own = [each for each in named[1] if each in grammar.parameters(named[0])]
             return grammar, Call(named[0], {each: _said(named[1][each], each) for each in own})
     return None
-
-
-def _split(arguments: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The call of a split from the arguments of a data set that say it."""
-    names = {
-        "test_fraction": "test_fraction",
-        "validation_fraction": "validation_fraction",
-        "data_seed": "seed",
-    }
-    return Split, {name: arguments[own] for own, name in names.items() if own in arguments}
 
 
 def _call(value: Any) -> tuple[Callable[..., Any], Mapping[str, Any]] | None:

@@ -27,13 +27,13 @@ def parse(text: str) -> dict[str, list[Any]]:
     repetition, or an empty list.
     """
     sweep: dict[str, list[Any]] = {}
-    for part in filter(str.strip, _split(text, ";")):
+    for part in filter(str.strip, split(text, ";")):
         name, equals, values = (piece.strip() for piece in part.partition("="))
         remedy = "Settings are parted by semicolons."
         require(equals and name, "sweep", part, "setting=value,value,...", remedy)
         _check_name(name, values)
         require(name not in sweep, "sweep", text, f"without repetitions, and names {name} twice")
-        sweep[name] = [_typed(name, value.strip()) for value in _split(values, ",")]
+        sweep[name] = [_typed(name, value.strip()) for value in split(values, ",") if value]
         require(sweep[name], f"{name} in sweep", values, "at least one value")
         different = {
             calls.grammar(name).completed(value) if name in calls.CALLS and value else written(value)
@@ -118,11 +118,6 @@ def readable(name: str) -> str:
     """The name of a condition's folder for readers: ``delay=groups([(4, exponential(5))])``."""
     parts = [part.partition("=") for part in name.split(",")] if name else []
     return ", ".join(f"{setting}={shown(urllib.parse.unquote(value))}" for setting, _, value in parts)
-
-
-def _split(text: str, separator: str) -> list[str]:
-    """The parts of ``text`` between separators, but empty ones."""
-    return list(filter(None, split(text, separator)))
 
 
 def _typed(name: str, text: str) -> Any:

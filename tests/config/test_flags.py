@@ -8,9 +8,8 @@ from in_process import assert_refused, command
 
 from jafl.base.errors import SettingError
 from jafl.cli import command_help, command_line, given
-from jafl.cli.commands import COMMANDS
-from jafl.cli.declared_flags import FLAGS
-from jafl.cli.described import swept_by
+from jafl.cli.commands import COMMANDS, FLAGS
+from jafl.cli.given import swept_by
 from jafl.config.calls import SHORT_NAMES
 from jafl.config.settings import FORMAT, TYPES, config_content
 from jafl.sweeps.sweep import SweepOutcome

@@ -165,28 +165,22 @@ def make_federation(settings: Settings, source: Source, seed: int) -> Federation
 
 def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
     """Who holds which examples, the clients numbered as ``richest_last`` says."""
-    partition = _drawn_partition(settings, source, seed)
-    if not settings.richest_last:
-        return partition
-    labels = labels_in("richest_last", settings.richest_last)
-    occur = np.isin(labels, source.y).all()
-    require(occur, "richest_last", settings.richest_last, "labels that occur in the data set")
-    held = np.split(partition.indices, partition.offsets[1:-1])
-    shares = [np.isin(source.y[indices], labels).mean() for indices in held]
-    return Partition.from_lists([held[client] for client in np.argsort(shares, kind="stable")])
-
-
-def _drawn_partition(settings: Settings, source: Source, seed: int) -> Partition:
-    text = partition_text(settings, source)
-    call = grammar("partition").read(text)
-    number = settings.num_clients
-    labels = None if call.name == "natural" else _labels_to_divide(source, call.name)
+    text, number = partition_text(settings, source), settings.num_clients
+    name = grammar("partition").read(text).name
+    labels = None if name == "natural" else _labels_to_divide(source, name)
     supplied = {"labels": labels, "num_clients": number, "seed": seed, "source": source}
     partition: Partition = grammar("partition").make(text, **supplied)
-    if call.name == "label_groups":
+    if name == "label_groups":
         allowed = f"the number of clients in partition, {partition.num_clients}"
         require(partition.num_clients == number, "num_clients", number, allowed)
-    return partition
+    if not settings.richest_last:
+        return partition
+    richest = labels_in("richest_last", settings.richest_last)
+    occur = np.isin(richest, source.y).all()
+    require(occur, "richest_last", settings.richest_last, "labels that occur in the data set")
+    held = np.split(partition.indices, partition.offsets[1:-1])
+    shares = [np.isin(source.y[indices], richest).mean() for indices in held]
+    return Partition.from_lists([held[client] for client in np.argsort(shares, kind="stable")])
 
 
 def own_seed(text: str | None, seed: int) -> int:

@@ -41,7 +41,10 @@ def make_model(settings: Settings, source: Source) -> Model:
         allowed = f"{others}, for {source.name} has no images"
         require(source.x.ndim == 4, "model", text, allowed)
     if name == "cnn":
-        _check_channels(grammar("model").value(text, "channels"), source)
+        channels, sides = grammar("model").value(text, "channels"), source.x.shape[1:3]
+        most, pixels = int(np.log2(min(sides))), " by ".join(map(str, sides))
+        allowed = f"at most {most} widths, for each convolution halves the images, {pixels} pixels"
+        require(len(channels) <= most, "model.channels", channels, allowed)
     return _made(text, num_classes=source.num_classes)
 
 
@@ -56,16 +59,6 @@ def _made(text: str, **supplied: Any) -> Model:
     model: Model = grammar("model").make(text, **supplied)
     require(isinstance(model, Model), "model", text, "a factory of a jafl.Model, as those of jafl.models are")
     return model
-
-
-def _check_channels(channels: list[int], source: Source) -> None:
-    """Raises SettingError for more convolutions than can halve the images."""
-    most = int(np.log2(min(source.x.shape[1:3])))
-    allowed = (
-        f"at most {most} widths, for each convolution halves the images, "
-        f"{' by '.join(map(str, source.x.shape[1:3]))} pixels"
-    )
-    require(len(channels) <= most, "model.channels", channels, allowed)
 
 
 def _text_model(settings: Settings, source: Source, text: str) -> Model:
