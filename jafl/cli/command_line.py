@@ -24,8 +24,8 @@ from jafl.cli import command_help, given
 from jafl.cli.commands import OF_EXPERIMENTS
 from jafl.cli.given import Given, settings_of, swept_by, warn, without_unread
 from jafl.config.grammar import Grammar
-from jafl.config.parsing import items
 from jafl.config.settings import Settings
+from jafl.config.values import items
 from jafl.runs.hosts.streams import keep_going_without_readers
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from jafl.config import calls, grid, inputs
 from jafl.config.arms import Override
 from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, literal
 from jafl.config.layers import says
-from jafl.config.parsing import join_with_or
 from jafl.config.settings import KINDS, TYPES, Settings, config_content, is_setting, nearest
+from jafl.config.values import join_with_or
 from jafl.runs.directory import reader
 
 

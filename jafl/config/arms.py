@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from jafl.base.errors import SettingError, require
 from jafl.config import calls
 from jafl.config.grid import LONGEST_NAME
-from jafl.config.parsing import items
 from jafl.config.settings import Settings
+from jafl.config.values import items
 
 Arms = Mapping[str, Mapping[str, Any]]
 

@@ -13,9 +13,8 @@ from jafl import data, schedule
 from jafl.base.errors import SettingError
 from jafl.base.paths import in_home
 from jafl.config.grammar import Grammar
-from jafl.config.own_files import file_of, own_name
-from jafl.config.parsing import items
-from jafl.config.values import Call, copied
+from jafl.config.reading import file_of, own_name
+from jafl.config.values import Call, copied, items
 from jafl.records import EventSchedule
 from jafl.schedule import delays, dropout
 

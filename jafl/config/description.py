@@ -16,9 +16,8 @@ from jafl.config import calls
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.grammar import Grammar
 from jafl.config.own_calls import Split
-from jafl.config.parsing import items
 from jafl.config.settings import Settings
-from jafl.config.values import Call
+from jafl.config.values import Call, items
 from jafl.data import Source
 from jafl.specifications import Specification
 

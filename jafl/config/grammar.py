@@ -14,7 +14,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal
 from jafl.config.reading import DEFAULT, Reader
@@ -30,9 +30,6 @@ from jafl.config.values import (
     with_calls,
     written,
 )
-
-if TYPE_CHECKING:
-    from jafl.specifications import Specification
 
 NESTED = (list, tuple, Call)
 
@@ -143,13 +140,10 @@ class Grammar(Reader):
         name = self.read(text).name
         return argument in self.parameters(name) or (name, argument) in self.other_names
 
-    def defaults(self, argument: str) -> list[Any]:
-        """The defaults that factories have for an argument."""
-        return [each[argument].default for each in map(self.parameters, self.factories) if argument in each]
-
     def default(self, argument: str) -> Any:
         """The default of an argument: of the first factory that has one; None without any."""
-        return next((value for value in self.defaults(argument) if value is not EMPTY), None)
+        own = [each[argument].default for each in map(self.parameters, self.factories) if argument in each]
+        return next((value for value in own if value is not EMPTY), None)
 
     def heeds(self, text: str, argument: str, value: Any) -> bool:
         """Whether a run's call has an argument of a default call, or its value in another one in its place."""
@@ -158,24 +152,18 @@ class Grammar(Reader):
         is_there = other is not None and call.arguments.get(other) == value
         return argument in self.parameters(call.name) or is_there
 
-    def specified(self, text: str) -> "Specification":
-        """The call as a specification, with the arguments that are not as by default: their floats are data."""
-        from jafl.specifications import specify  # imports JAX, which the list of experiments does without
-
-        specification: Specification = self._made({}, specify, self.read(text))
-        return specification
-
-    def make(self, text: str, **supplied: Any) -> Any:
+    def make(self, text: str, how: Callable[..., Any] | None = None, /, **supplied: Any) -> Any:
         """What the call makes.
 
         Args:
           text: the call.
+          how: what is called with each factory and its arguments, but for those that are as by default.
           supplied: arguments that the experiment fills in, for factories that have them.
 
         Raises:
           SettingError: for a value that a factory refuses, under the name ``setting.argument``.
         """
-        return self._made(supplied, None, self.read(text))
+        return self._made(supplied, how, self.read(text))
 
     def given(self, text: str) -> dict[str, Any]:
         """{argument: value} of a call, every default included; calls among them are not made."""
@@ -316,7 +304,7 @@ class Grammar(Reader):
     # Making.
 
     def _made(self, supplied: Mapping[str, Any], make: Callable[..., Any] | None, call: Call) -> Any:
-        """What a call makes; ``make``: what is called with each factory and its arguments, but for defaults."""
+        """What a call makes; ``make`` as ``how`` above."""
         factory, inner = self.factory(call.name), functools.partial(self._made, supplied, make)
         parameters = inspect.signature(factory).parameters
         arguments = {

@@ -12,8 +12,8 @@ from typing import Any
 
 from jafl.base.errors import SettingError, refusal, require
 from jafl.config import calls
-from jafl.config.parsing import split
 from jafl.config.settings import KINDS, TYPES, is_setting, nearest
+from jafl.config.values import split
 
 LONGEST_NAME = 255  # bytes of a file name, on most file systems
 ELSEWHERE = ("algorithm", "seed")

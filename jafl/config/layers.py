@@ -6,9 +6,8 @@ from typing import Any
 
 from jafl.base.errors import SettingError, refusal
 from jafl.config.calls import CALLS, LISTS, SHORT_NAMES, argument_path, bare_name, grammar, is_call, literal
-from jafl.config.parsing import items
 from jafl.config.reading import DEFAULT
-from jafl.config.values import Call, written
+from jafl.config.values import Call, items, written
 
 # What a call is whose argument is given and that is left out itself, where it has no default of its own.
 _LEFT_OUT = {"partition": "dirichlet", "privacy": "private", "secure_aggregation": "secure"}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from jafl.config import calls
 from jafl.config.builders.data import source_parameters
 from jafl.config.calls import NOT_ALWAYS_READ
-from jafl.config.parsing import join_with_or
 from jafl.config.settings import Settings, default_of
+from jafl.config.values import join_with_or
 
 # Data sets of which a seed decides what is drawn, or which examples are held out.
 DIVIDED_BY_SEED = (

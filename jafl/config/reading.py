@@ -3,15 +3,18 @@
 import ast
 import dataclasses
 import functools
+import hashlib
 import inspect
 import math
 import pathlib
+import re
+import sys
+import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
-from jafl.config.own_files import own_factory, own_name, without_file
-from jafl.config.parsing import join_with_or
+from jafl.base.paths import in_home
 from jafl.config.values import (
     Call,
     as_float,
@@ -21,6 +24,7 @@ from jafl.config.values import (
     in_words,
     is_file,
     is_of,
+    join_with_or,
     kinds_of,
     written,
 )
@@ -29,6 +33,33 @@ FILES = (".csv", ".npz")  # endings of files that a factory reads
 WORDS = {"inf": math.inf, "true": True, "false": False, "none": None}  # as flags and JSON have them
 LARGEST_WHOLE_NUMBER = 2**64
 DEFAULT = "default"  # the name of the call that the algorithm or the data set decides
+
+
+# A file of the user's own and the function in it, at the beginning of a value: my_rules.py:fancy(beta=0.5).
+_OWN = re.compile(r"\A\s*(?P<name>[^\s:()\[\]'\",=][^:()\[\]'\",=]*\.py:(?P<function>[A-Za-z_]\w*))")
+
+
+def own_name(text: str) -> str:
+    """``my_rules.py:fancy`` of a text that begins so; empty for any other."""
+    match = _OWN.match(text)
+    return match["name"] if match else ""
+
+
+def file_of(name: str) -> pathlib.Path:
+    """The file that a name begins with."""
+    return in_home(name.rpartition(":")[0])
+
+
+@functools.cache
+def _module(path: pathlib.Path, content: bytes) -> types.ModuleType:
+    """The file as a module, under a name that no other content has."""
+    digest = hashlib.sha256(f"{path}\n".encode() + content).hexdigest()
+    module = types.ModuleType(f"{path.stem}-{digest[:12]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses, which Flax's modules are, look their types up
+    # Python itself reads the bytes: UTF-8 unless the file says another encoding, whatever the locale is.
+    exec(compile(content, str(path), "exec"), vars(module))
+    return module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +105,8 @@ class Reader:
             node = self._parsed(text)
             if own := own_name(text):
                 self.factory(own)  # refuses a file without this function
-                node = _renamed(node, own)
+                name = ast.Name(own, ast.Load())
+                node = ast.Call(name, node.args, node.keywords) if isinstance(node, ast.Call) else name
             value = self._value(node, text)
         except RecursionError:
             raise refusal(self.setting, text, "nested less deeply") from None
@@ -89,7 +121,7 @@ class Reader:
 
     def _parsed(self, text: str) -> ast.expr:
         try:
-            return ast.parse(without_file(text).strip(), mode="eval").body
+            return ast.parse(_OWN.sub(r"\g<function>", text).strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             said = error.msg if isinstance(error, SyntaxError) else str(error) or "too deeply nested"
             allowed = f"a name, or a call such as {self.example()}"
@@ -193,8 +225,32 @@ class Reader:
     def factory(self, name: str) -> Callable[..., Any]:
         """The function that a call's name means."""
         if ":" in name:
-            return own_factory(self.setting, name)
+            return self._own_factory(name)
         return self.factories[name] if name in self.factories else self.inner[name]
+
+    def _own_factory(self, name: str) -> Callable[..., Any]:
+        """The function of a user's file, which is run for it, once for each content that it has."""
+        path, function = file_of(name), name.rpartition(":")[2]
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise self.wrong(name, f"{str(path)!r} cannot be read: {error.strerror}") from error
+        try:
+            module = _module(path, content)
+        except Exception as error:
+            raise self.wrong(
+                name, f"{str(path)!r} fails when it is run: {type(error).__name__}: {error}"
+            ) from error
+        found: Callable[..., Any] | None = getattr(module, function, None)
+        if not callable(found):
+            own = [
+                each
+                for each, value in vars(module).items()
+                if callable(value) and getattr(value, "__module__", None) == module.__name__
+            ]
+            reason = f"{str(path)!r} has no function {function!r}; it has {', '.join(own) or 'none'}"
+            raise self.wrong(name, reason, did_you_mean(function, own))
+        return found
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters of a factory that a call can have; of ``default`` those of all factories."""
@@ -243,9 +299,3 @@ class Reader:
                 if isinstance(parameter.default, (int, float)) and not isinstance(parameter.default, bool):
                     return f"{name}({parameter.name}={parameter.default!r})"
         return next(iter(self.factories))
-
-
-def _renamed(node: ast.expr, name: str) -> ast.expr:
-    """The name or call with another name."""
-    own = ast.Name(name, ast.Load())
-    return ast.Call(own, node.args, node.keywords) if isinstance(node, ast.Call) else own

@@ -16,9 +16,9 @@ from jafl.config.builders.algorithm import build_rule
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
-from jafl.config.parsing import items
 from jafl.config.reading import DEFAULT
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
+from jafl.config.values import items
 from jafl.records import Rule
 from jafl.records.stopping import StopWhen
 from jafl.schedule.protocol import WAITS
@@ -114,7 +114,7 @@ def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settin
     return [
         Unread(calls.short_name(f"{name}.{argument}"), value, readers.why_not_had(name, argument, runs))
         for argument, value in given.items()
-        if any(value != default for default in grammar.defaults(argument))
+        if value != grammar.default(argument)
         and not any(grammar.heeds(getattr(run, name), argument, value) for run in runs)
     ]
 

@@ -395,7 +395,6 @@ def config_content(path: str) -> dict[str, Any]:
         why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not JSON: {error}"
         raise SettingError(f"config is {path!r}, but {why}.", setting="config", value=path) from error
     version = content.get("format") if isinstance(content, dict) else None
-    fits = isinstance(content, dict) and version == FORMAT
     remedy = "Runs write such a file as config.json." if version is None else ""
-    require(fits, f"format in {path}", version, f"{FORMAT}, this version's", remedy)
+    require(version == FORMAT, f"format in {path}", version, f"{FORMAT}, this version's", remedy)
     return content

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jafl.base.errors import require
+
 # What a value may be, in words, by the type that the factory's signature has.
 KINDS: dict[Any, str] = {
     float: "a number",
@@ -148,3 +150,32 @@ def in_words(kinds: Collection[Any]) -> str:
     """What values of these types are, in words."""
     other = {True: "a list", False: "a call"}
     return " or ".join(dict.fromkeys(KINDS.get(kind) or other[kind in SEQUENCES] for kind in kinds))
+
+
+def items(setting: str, text: str) -> list[str]:
+    """``a, b`` as [a, b]; SettingError for an empty one."""
+    words = [item.strip() for item in split(text, ",")]
+    require(words and all(words), setting, text, "names or numbers with commas between them")
+    return words
+
+
+def split(text: str, separator: str) -> list[str]:
+    """The parts of ``text`` between separators that stand outside of quotes and brackets."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in "([") - (character in ")]")
+        if character == separator and not quote and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def join_with_or(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

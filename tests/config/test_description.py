@@ -106,7 +106,7 @@ def made(setting, text):
     """What a call makes where the experiment fills in the rest."""
     grammar = calls.grammar(setting)
     if setting == "client_optimizer" or setting == "server_optimizer":
-        return grammar.specified(text)
+        return grammar.make(text, jafl.specify)
     value = grammar.make(text, **SUPPLIED.get(setting, {}))
     return value
 

@@ -1214,7 +1214,7 @@ def test_which_calls_have_and_heed_an_argument(text, argument, value, has, heeds
 def test_another_name_reaches_the_argument_that_has_its_place():
     assert PARCEL.value("box(edge=3)", "size") == 3
     assert PARCEL.changed("box", "size", 2) == "box(edge=2)"
-    assert PARCEL.defaults("colour") == [None, None] and PARCEL.defaults("lid") == [True]
+    assert PARCEL.default("colour") is None and PARCEL.default("lid") is True
 
 
 @pytest.mark.parametrize(
@@ -1287,8 +1287,8 @@ def test_runs_that_differ_in_numbers_alone_look_the_same():
 
 
 def test_a_call_is_specified_by_what_is_not_as_by_default():
-    made = calls.grammar("client_optimizer").specified(
-        "sgd(learning_rate=0.1, momentum=None, nesterov=False)"
+    made = calls.grammar("client_optimizer").make(
+        "sgd(learning_rate=0.1, momentum=None, nesterov=False)", jafl.specify
     )
     assert made.factory is optax.sgd and dict(made.arguments) == {"learning_rate": 0.1}
 

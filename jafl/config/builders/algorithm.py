@@ -9,7 +9,7 @@ from jafl.config.settings import Settings
 from jafl.config.values import Call, all_calls
 from jafl.models import Model
 from jafl.records import Rule
-from jafl.specifications import Specification
+from jafl.specifications import Specification, specify
 
 
 def make_rule(settings: Settings, server_gradient: Specification | None = None) -> Specification:
@@ -63,7 +63,8 @@ def make_optimizer(settings: Settings, setting: str) -> Specification:
     fits = isinstance(rate, float) and 0 <= rate < float("inf")
     require(fits, name, rate, "a finite number, at least 0")
     require(momentum is None or 0 <= momentum < 1, f"{setting}.momentum", momentum, "at least 0 and below 1")
-    return grammar.specified(text)
+    made: Specification = grammar.make(text, specify)
+    return made
 
 
 def make_client_work(settings: Settings, model: Model, correction: str | None = None) -> Specification:

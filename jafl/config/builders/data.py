@@ -2,16 +2,16 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from jafl import data
-from jafl.base.errors import require, seed_number
+from jafl.base.errors import refusal, require, seed_number
 from jafl.config.calls import grammar, literal, naming
 from jafl.config.own_calls import Precision, Split
-from jafl.config.parsing import labels_in
 from jafl.config.presets import default_model
 from jafl.config.settings import DEFAULTS, Settings
 from jafl.data import Federation, Partition, Source
@@ -175,12 +175,27 @@ def make_partition(settings: Settings, source: Source, seed: int) -> Partition:
         require(partition.num_clients == number, "num_clients", number, allowed)
     if not settings.richest_last:
         return partition
-    richest = labels_in("richest_last", settings.richest_last)
+    richest = _labels_in(settings.richest_last)
     occur = np.isin(richest, source.y).all()
     require(occur, "richest_last", settings.richest_last, "labels that occur in the data set")
     held = np.split(partition.indices, partition.offsets[1:-1])
     shares = [np.isin(source.y[indices], richest).mean() for indices in held]
     return Partition.from_lists([held[client] for client in np.argsort(shares, kind="stable")])
+
+
+def _labels_in(text: str) -> list[int]:
+    """``0-3,7`` of ``richest_last`` as [0, 1, 2, 3, 7]."""
+    labels: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
+        if match is None:
+            raise refusal("richest_last", text, "labels and ranges of them, as in 0-3,7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        allowed = "ranges from the smaller number to the larger one, as in 0-3"
+        require(first <= last, "richest_last", text, allowed)
+        require(last - first < 10**6, "richest_last", text, "ranges of at most 1,000,000 numbers")
+        labels.extend(range(first, last + 1))
+    return labels
 
 
 def own_seed(text: str | None, seed: int) -> int:

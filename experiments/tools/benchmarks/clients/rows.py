@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jafl.base.errors import require, unknown_name, whole_number
-from jafl.config.parsing import items
+from jafl.config.values import items
 
 CLIENTS = (1_000, 10_000, 100_000)
 ALGORITHMS = ("fedbuff", "ace", "wkafl")
