@@ -82,14 +82,9 @@ class Grammar(Reader):
                 del given[partner]
         if value is None and name in self.supplied:
             del given[name]  # filled in as if it had not been given
-        ordered = self._ordered(holder.name, given)
         holder.arguments.clear()
-        holder.arguments.update(ordered)
+        holder.arguments.update({each: given[each] for each in self.parameters(holder.name) if each in given})
         return str(call)
-
-    def _ordered(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the arguments that a factory has, in its order."""
-        return {each: given[each] for each in self.parameters(name) if each in given}
 
     def partners(self, name: str) -> set[str]:
         """The arguments that a call has not beside this one."""
@@ -109,31 +104,25 @@ class Grammar(Reader):
           'adam(learning_rate=0.1)'
         """
         call, under = self.read(text), self.read(below)
-        if is_default := call.name == DEFAULT:
-            call = Call(under.name, self._ordered(under.name, self._in_place(under.name, call)))
-        others = self._in_place(call.name, under)
-        names = set(others) if is_default or under.name == DEFAULT else set(others) & set(self.supplied)
-        names -= set(call.arguments) if is_default else set()
-        said = {name for name, value in call.arguments.items() if value is not None}
-        open_names = [name for name in names if not {name, *self.partners(name)} & said]
-        whole = call.arguments | {name: others[name] for name in open_names}
-        return str(Call(call.name, self._ordered(call.name, whole)))
+        base, others = below, call.arguments
+        if call.name != DEFAULT:
+            said = {name for name, value in call.arguments.items() if value is not None}
+            base, others = text, {}
+            for name, value in under.arguments.items():
+                own = self.other_names.get((call.name, name), name)
+                is_open = not {own, *self.partners(own)} & said
+                if is_open and (under.name == DEFAULT or own in self.supplied):
+                    others[name] = value
+        for name, value in others.items():
+            if self.has(base, name):
+                base = self.changed(base, name, written(value))
+        return str(self.read(base))
 
     def without(self, text: str, names: Collection[str]) -> str:
         """The call without these arguments; with the setting's own name among them, of the default factory."""
         call = self.read(text)
         kept = {name: value for name, value in call.arguments.items() if name not in names}
         return str(Call(DEFAULT if self.setting in names else call.name, kept))
-
-    def _in_place(self, factory: str, call: Call) -> dict[str, Any]:
-        """The arguments of a default call under the names that a factory has for them."""
-        named = dict(call.arguments)
-        for name, value in call.arguments.items():
-            other = self.other_names.get((factory, name), name)
-            beside = [each for each in self.partners(other) if named.get(each) is not None]
-            if other != name and named.get(other) is None and not beside:
-                named[other] = value
-        return named
 
     def has(self, text: str, argument: str) -> bool:
         """Whether the outermost factory of a call has an argument of this name, or another one in its place."""
