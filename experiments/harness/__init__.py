@@ -79,7 +79,7 @@ from experiments.harness.measures import (
     trips_to,
 )
 from experiments.harness.results import Runs, paired
-from jafl.config.arms import Override
+from jafl.config.grid import Override
 
 __all__ = [
     "ACCURACY_MARGIN",

@@ -14,8 +14,8 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command, declared, define
 from jafl.config import calls, grid, inputs
-from jafl.config.arms import Override
 from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, literal
+from jafl.config.grid import Override
 from jafl.config.layers import says
 from jafl.config.settings import KINDS, TYPES, Settings, config_content, is_setting, nearest
 from jafl.config.values import join_with_or

@@ -11,7 +11,7 @@ from jafl.base import stopwatch
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.random_keys import threefry_key
 from jafl.clients.corrections import exchanged_bytes
-from jafl.config import arms, foretold
+from jafl.config import foretold, grid
 from jafl.config.builders.algorithm import in_settings, make_client_work, make_optimizer, make_rule
 from jafl.config.builders.data import make_inputs, precision_of
 from jafl.config.builders.schedule import make_schedule
@@ -56,7 +56,7 @@ class Experiment:
     @property
     def name(self) -> str:
         """The name of its folder: ``<algorithm>-seed<seed>``, or the arm's label in place of the algorithm."""
-        return arms.folder(self.label, self.settings.seed)
+        return grid.run_folder(self.label, self.settings.seed)
 
     @property
     def run(self) -> Run:
@@ -119,15 +119,15 @@ def make_experiments(
       SettingError: for any setting that cannot work.
     """
     loaded = DataCache()
-    one_each = {label: settings.changed(own) for label, own in arms.algorithm_arms(settings).items()}
+    one_each = {label: settings.changed(own) for label, own in grid.algorithm_arms(settings).items()}
     refuse_unread([({}, one_each)])
-    first = arms.folder(next(iter(one_each)), settings.seed.partition(",")[0])
+    first = grid.run_folder(next(iter(one_each)), settings.seed.partition(",")[0])
     tell(f"{first}: the data set {settings.dataset_name}")
     experiments = []
     for label, resolved in resolve(one_each, loaded):
         steps, trips = resolved.server_steps, resolved.client_trips
         length = f"{trips:,} trips" if steps is None else f"{steps:,} steps"
-        tell(f"{arms.folder(label, resolved.seed)}: planning {length}")
+        tell(f"{grid.run_folder(label, resolved.seed)}: planning {length}")
         experiments.append(make_experiment(label, resolved, loaded))
     return experiments
 

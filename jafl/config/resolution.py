@@ -9,13 +9,12 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError, choose, is_whole_number, refusal, require, seed_number
-from jafl.config import arms as all_arms
 from jafl.config import calls, foretold, grid, layers, presets, readers, world
-from jafl.config.arms import Arms, Override
 from jafl.config.builders.algorithm import build_rule
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
+from jafl.config.grid import Arms, Override
 from jafl.config.reading import DEFAULT
 from jafl.config.settings import DEFAULTS, VARYING, Settings, default_of
 from jafl.config.values import items
@@ -151,8 +150,8 @@ def without_unread(
       SettingError: for one of ``typed`` that no run reads, even if it has its default.
     """
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
-    compared = all_arms.algorithm_arms(settings) if arms is None else arms
-    conditions = [all_arms.under(settings, compared, each, overrides) for each in grid.product(values)]
+    compared = grid.algorithm_arms(settings) if arms is None else arms
+    conditions = [grid.under(settings, compared, each, overrides) for each in grid.product(values)]
     paths = set(map(calls.argument_path, typed))
     swept = set(map(calls.argument_path, values))
     left_out = []

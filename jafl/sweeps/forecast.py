@@ -5,11 +5,10 @@ from typing import Any
 
 from jafl.ahead_of_time.forecast import Known, RunForecast, duration, forecast
 from jafl.ahead_of_time.topologies import topology
-from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Arms, Override
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
+from jafl.config.grid import Arms, Override
 from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.sweeps.grid_runs import Request
@@ -45,8 +44,8 @@ def forecast_runs(
       SettingError: for any setting that cannot work, a topology that does not exist, or a compiler that is missing.
     """
     topology(topology_name)
-    compared = all_arms.algorithm_arms(settings) if arms is None else arms
-    all_arms.check(compared, overrides)
+    compared = grid.algorithm_arms(settings) if arms is None else arms
+    grid.check_arms(compared, overrides)
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     request = Request(values, {label: dict(own) for label, own in compared.items()}, settings.seed)
     loaded, known, forecasts = loaded or DataCache(), Known(), list[tuple[RunForecast, int]]()

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Override
 from jafl.config.calls import CALLS
 from jafl.config.data_cache import DataCache, source_settings
 from jafl.config.experiment import Experiment, make_experiment
+from jafl.config.grid import Override
 from jafl.config.resolution import listed_seeds, resolve
 from jafl.config.settings import TYPES, Settings, without_varying
 from jafl.config.world import in_world
@@ -75,7 +74,7 @@ class Request:
         """The requested runs, condition by condition; ``settings`` are those that all runs share."""
         common = settings.changed({"seed": self.seed})
         return [
-            ConditionArms(condition, all_arms.under(common, self.arms, condition, overrides))
+            ConditionArms(condition, grid.under(common, self.arms, condition, overrides))
             for condition in grid.product(self.sweep)
         ]
 
@@ -104,7 +103,7 @@ def run_directory(
     root: pathlib.Path, condition: Mapping[str, Any], label: str, seed: int | str
 ) -> pathlib.Path:
     """The directory of an arm's run under a condition."""
-    return root / grid.folder(condition) / all_arms.folder(label, seed)
+    return root / grid.folder(condition) / grid.run_folder(label, seed)
 
 
 @dataclasses.dataclass(frozen=True)

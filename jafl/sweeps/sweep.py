@@ -16,12 +16,11 @@ from typing import Any
 
 from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.base.paths import in_home
-from jafl.config import arms as all_arms
 from jafl.config import calls, grid
-from jafl.config.arms import Arms, Override
 from jafl.config.builders.algorithm import make_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
+from jafl.config.grid import Arms, Override
 from jafl.config.inputs import changed, input_digests
 from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
@@ -106,8 +105,8 @@ def run_sweep(
         allowed = "a directory that all parts share (--part=1/1: a sweep for each process)"
         require(output_dir is not None, "output_dir", output_dir, allowed)
     values = grid.parse(sweep) if isinstance(sweep, str) else {name: list(v) for name, v in sweep.items()}
-    compared = all_arms.algorithm_arms(settings) if arms is None else arms
-    all_arms.check(compared, overrides)
+    compared = grid.algorithm_arms(settings) if arms is None else arms
+    grid.check_arms(compared, overrides)
     baseline = baseline or ("fedavg" if "fedavg" in compared else next(iter(compared)))
     if baseline not in compared:
         raise unknown_name("baseline", baseline, list(compared))

@@ -8,7 +8,7 @@ import pytest
 
 from jafl.base.errors import SettingError, choose, refusal, require, whole_number
 from jafl.cli.command_help import GROUPS
-from jafl.config import arms, calls, grid, presets
+from jafl.config import calls, grid, presets
 from jafl.config.builders.data import run_split
 from jafl.config.calls import PROTOCOLS, SHORT_NAMES, TRIPS_PER_STEP
 from jafl.config.data_cache import OF_FEDERATION, source_settings
@@ -226,7 +226,7 @@ def test_refusals_of_names_files_sweeps_and_arms_carry_the_setting(tmp_path):
         (lambda: grid.parse("delay.mean=1,1"), "delay.mean in sweep"),
         (lambda: grid.parse("seed=1,2"), "seed in sweep"),
         (lambda: grid.parse("=1"), "sweep"),
-        (lambda: arms.check({"a": {"algorithm": "fedbuff", "seed": "1"}}), "seed"),
+        (lambda: grid.check_arms({"a": {"algorithm": "fedbuff", "seed": "1"}}), "seed"),
     ):
         with pytest.raises(SettingError) as refused:
             refuse()

@@ -12,7 +12,6 @@ from runs_by_hand import write_run
 from experiments.harness.declare import discovery
 from jafl.base.errors import SettingError
 from jafl.cli.command_help import GROUPS
-from jafl.config import arms as all_arms
 from jafl.config import grid, resolution
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiments
@@ -236,7 +235,7 @@ def test_the_arms_of_an_experiment_share_a_world_or_its_file_says_why_not(name):
         differ = False
         for condition in grid.product(scale.conditions):
             common = Settings.from_mapping({**scale.settings, "seed": "0"})
-            under = all_arms.under(common, scale.arms, condition, scale.overrides)
+            under = grid.under(common, scale.arms, condition, scale.overrides)
             runs = [
                 (label, vars(as_read(resolve_run(arm, arm.algorithm, 0, alone=len(under) == 1))))
                 for label, arm in under.items()

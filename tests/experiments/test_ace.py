@@ -21,7 +21,7 @@ from experiments.papers.ace import (
     ace_tablea1,
     ace_tablea2,
 )
-from jafl.config import arms, grid
+from jafl.config import grid
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import PastRun
 from jafl.sweeps.seed_means import ArmRuns
@@ -67,7 +67,7 @@ def test_fedbuff_is_algorithm_a2_which_has_no_staleness_weight(name, scale):
     size = discovery.load(name).scales[scale]
     seen = 0
     for condition in grid.product(size.conditions):
-        every = arms.under(Settings.from_mapping(size.settings), size.arms, condition, size.overrides)
+        every = grid.under(Settings.from_mapping(size.settings), size.arms, condition, size.overrides)
         for label, settings in every.items():
             if settings.algorithm_name == "fedbuff":
                 seen += 1

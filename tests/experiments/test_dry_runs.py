@@ -14,7 +14,6 @@ from experiments.harness.declare.assumptions import AssumingCache
 from experiments.harness.run import dry_runs, running, sweeps
 from experiments.harness.run.multiply_adds import Compute
 from jafl.base.errors import SettingError
-from jafl.config import arms as all_arms
 from jafl.config import calls, grid
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
@@ -273,7 +272,7 @@ def test_a_panel_of_fedstaleweight_fig2_runs_alone_as_published():
     scale = discovery.load("fedstaleweight_fig2").scales["paper"]
     sweep = sweeps.results_sweep(*sweeps.adapted(scale, {"dataset": "fashion_mnist"}))
     assert sweep.conditions == {"dataset": ["fashion_mnist"]}
-    arms = all_arms.under(sweep.settings, sweep.arms, {"dataset": "fashion_mnist"}, sweep.overrides)
+    arms = grid.under(sweep.settings, sweep.arms, {"dataset": "fashion_mnist"}, sweep.overrides)
     assert len(arms) == 5
     published = {
         "dataset": "fashion_mnist",
@@ -294,7 +293,7 @@ def test_a_panel_of_fedstaleweight_fig2_runs_alone_as_published():
 def test_a_search_s_own_budget_takes_the_place_of_the_results():
     scale = discovery.load("fedstaleweight_fig2").scales["paper"]
     sweep = sweeps.planned_search(*sweeps.adapted(scale, {"dataset": "fashion_mnist"}))
-    trials = all_arms.under(sweep.settings, sweep.arms, {}, sweep.overrides)
+    trials = grid.under(sweep.settings, sweep.arms, {}, sweep.overrides)
     assert trials and {each.argument("server_steps") for each in trials.values()} == {400}
     assert {each.argument("model") for each in trials.values()} == {"fedstaleweight_fashion_cnn"}
 
@@ -349,7 +348,7 @@ def test_no_paper_size_evaluates_for_much_more_than_a_fifth_of_its_training():
             scale, settings = sweeps.adapted(experiment.scales["paper"], {"seed": "0"})
             sweep = sweeps.results_sweep(scale, settings)
             for condition in grid.product(scale.conditions):
-                arms = all_arms.under(settings, sweep.arms, condition, sweep.overrides)
+                arms = grid.under(settings, sweep.arms, condition, sweep.overrides)
                 passes = [_passes(run, loaded) for _, run in resolve(arms, loaded)]
                 trained, evaluated = map(sum, zip(*passes, strict=True))
                 shares[name, grid.folder(condition)] = evaluated / trained

@@ -18,7 +18,7 @@ from experiments.harness.judge import verdicts
 from experiments.harness.report import pictures
 from experiments.harness.run import running, sweeps
 from jafl.base.errors import SettingError
-from jafl.config import arms, grid
+from jafl.config import grid
 from jafl.config.resolution import refuse_unread, resolve_run
 
 RESULTS = (discovery.FOLDER.parents[1] / "docs" / "results" / "README.md").read_text(encoding="utf-8")
@@ -65,10 +65,10 @@ def test_the_settings_of_every_arm_fit_together(name, scale):
     size, settings = sweeps.adapted(with_one_search(experiment.scales[scale]), {})
     sweep = sweeps.results_sweep(size, settings)
     assert sweep.arms == size.arms
-    arms.check(sweep.arms, sweep.overrides)
+    grid.check_arms(sweep.arms, sweep.overrides)
     conditions = grid.product(size.conditions)
     under = {
-        grid.folder(each): arms.under(settings, sweep.arms, each, sweep.overrides) for each in conditions
+        grid.folder(each): grid.under(settings, sweep.arms, each, sweep.overrides) for each in conditions
     }
     refuse_unread(list(zip(conditions, under.values(), strict=True)))
     for own_arms in under.values():

@@ -17,7 +17,7 @@ from experiments.papers.fedbuff import fedbuff_table1 as table1
 from experiments.papers.fedbuff import fedbuff_table4 as table4
 from experiments.papers.fedbuff import fedbuff_table5 as table5
 from experiments.papers.fedbuff import fedbuff_table7 as table7
-from jafl.config import arms, calls, grid
+from jafl.config import calls, grid
 
 NAMES = [name for name in discovery.names() if name.startswith("fedbuff")]
 
@@ -47,7 +47,7 @@ def test_asynchronous_clients_arrive_at_a_constant_rate_on_paper_size(name):
     ):  # private: each client's trips are counted
         return
     for condition in grid.product(size.conditions):
-        for own in arms.under(settings, size.arms, condition, size.overrides).values():
+        for own in grid.under(settings, size.arms, condition, size.overrides).values():
             is_open = calls.grammar("protocol").read(own.protocol).name == "open_arrivals"
             starts = own.argument("protocol.starts") if is_open else None
             expected = (True, "constant") if own.algorithm_name in table1.ASYNCHRONOUS else (False, None)
@@ -112,7 +112,7 @@ def test_verdicts_expected_at_paper_size_are_those_of_the_published_trips(task):
 @pytest.mark.parametrize("size", table7.SIZES)
 def test_example_weights_have_k_times_the_rate_that_was_found_for_sums(task, size):
     scale, settings = sweeps.adapted(table7.EXPERIMENT.scales["paper"], {})
-    own = arms.under(settings, scale.arms, {"dataset": task, "buffer_size": size}, scale.overrides)
+    own = grid.under(settings, scale.arms, {"dataset": task, "buffer_size": size}, scale.overrides)
     sums, means = own[table7.UNIFORM], own[table7.BY_EXAMPLES]
     assert (sums.value("algorithm.aggregate"), means.value("algorithm.aggregate")) == ("sum", "mean")
     assert means.server_learning_rate == pytest.approx(size * sums.server_learning_rate)

@@ -30,7 +30,6 @@ from experiments.harness.results import BETWEEN, Runs
 from experiments.harness.run import job, running, sweeps
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
-from jafl.config import arms as all_arms
 from jafl.config import grid, layers, presets
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import PastRun, find_runs
@@ -419,7 +418,7 @@ def test_seeds_of_search_and_results_differ():
 
 
 def under(sweep, condition):
-    return all_arms.under(sweep.settings, sweep.arms, condition, sweep.overrides)
+    return grid.under(sweep.settings, sweep.arms, condition, sweep.overrides)
 
 
 def test_trials_have_the_seeds_of_their_search_and_all_settings_of_their_arm():

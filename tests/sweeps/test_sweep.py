@@ -13,7 +13,7 @@ from waiting import until
 
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid, presets
-from jafl.config.arms import Override
+from jafl.config.grid import Override
 from jafl.config.settings import Settings
 from jafl.runs.directory import reader, tables
 from jafl.runs.lock import directory_lock

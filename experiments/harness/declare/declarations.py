@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from experiments.harness.measures import Measure, final, final_accuracy, spread
 from jafl.base.errors import is_number, require
-from jafl.config.arms import Arms, Override
+from jafl.config.grid import Arms, Override
 from jafl.config.settings import Settings
 
 SCALES = ("desk", "paper")

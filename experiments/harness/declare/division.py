@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from experiments.harness.declare.declarations import Scale
-from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Override
+from jafl.config.grid import Override
 from jafl.config.settings import Settings
 
 
@@ -48,5 +47,5 @@ def _arms(
     scale: Scale, settings: Settings, budget: Sequence[Override], condition: Mapping[str, object]
 ) -> list[Settings]:
     """The arms' settings, with all test examples: evaluating on fewer does not make seeds share less."""
-    arms = all_arms.under(settings, scale.arms, condition, [*scale.overrides, *budget])
+    arms = grid.under(settings, scale.arms, condition, [*scale.overrides, *budget])
     return [arm.changed({"split.evaluation_examples": None}) for arm in arms.values()]

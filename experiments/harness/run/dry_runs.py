@@ -17,7 +17,6 @@ from experiments.harness.run.job import Job
 from experiments.harness.run.multiply_adds import Compute, compute
 from experiments.harness.run.sweeps import Sweep
 from jafl.base.errors import SettingError
-from jafl.config import arms as all_arms
 from jafl.config import calls, grid
 from jafl.config.experiment import make_experiment
 from jafl.config.resolution import listed_seeds, refuse_unread, resolve
@@ -89,9 +88,9 @@ class Planner:
         Raises:
           SettingError: for settings that no run reads; what a single arm is refused for stands in its row.
         """
-        all_arms.check(sweep.arms, sweep.overrides)
+        grid.check_arms(sweep.arms, sweep.overrides)
         conditions = [
-            (each, all_arms.under(sweep.settings, sweep.arms, each, sweep.overrides))
+            (each, grid.under(sweep.settings, sweep.arms, each, sweep.overrides))
             for each in grid.product(sweep.conditions)
         ]
         refuse_unread(conditions)

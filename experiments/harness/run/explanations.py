@@ -19,7 +19,7 @@ from experiments.harness.results import Runs
 from experiments.harness.run import sweeps
 from experiments.harness.run.sweeps import Sweep
 from jafl.config import grid
-from jafl.config.arms import Override
+from jafl.config.grid import Override
 from jafl.config.settings import Settings
 
 FOLDER = "why"  # of these runs

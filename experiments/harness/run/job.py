@@ -22,9 +22,8 @@ from experiments.harness.run import explanations, sweeps
 from experiments.harness.run.sweeps import Sweep, adapted, typed_budget
 from jafl import __version__
 from jafl.base.errors import SettingError, require
-from jafl.config import arms as all_arms
 from jafl.config import grid
-from jafl.config.arms import Override
+from jafl.config.grid import Override
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import PastRun, find_runs, read_json
 
@@ -242,7 +241,7 @@ def _run(job: Job, sweep: Sweep, folder: str, options: Mapping[str, Any]) -> boo
     arms = [
         each
         for condition in conditions
-        for each in all_arms.under(sweep.settings, sweep.arms, condition, sweep.overrides).values()
+        for each in grid.under(sweep.settings, sweep.arms, condition, sweep.overrides).values()
     ]
     count = sum(len(listed_seeds(each)) for each in arms)
     labels = {label.partition(BETWEEN)[0] for label in sweep.arms}

@@ -8,9 +8,8 @@ from experiments.harness.declare import search
 from experiments.harness.declare.declarations import Scale
 from experiments.harness.results import BETWEEN
 from jafl.base.errors import SettingError, require
-from jafl.config import arms as all_arms
 from jafl.config import calls, grid
-from jafl.config.arms import Arms, Override
+from jafl.config.grid import Arms, Override
 from jafl.config.settings import DECIDE_NOTHING, Settings
 
 BUDGET = ("client_trips", "server_steps")
@@ -193,7 +192,7 @@ def refuse_replaced(sweep: Sweep, typed: Mapping[str, Any], tried: Iterable[str]
       SettingError: for a typed setting that all arms replace under all conditions.
     """
     conditions = [
-        all_arms.under(sweep.settings, sweep.arms, each, sweep.overrides)
+        grid.under(sweep.settings, sweep.arms, each, sweep.overrides)
         for each in grid.product(sweep.conditions)
     ]
     sentences = []

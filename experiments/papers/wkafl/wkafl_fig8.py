@@ -55,7 +55,7 @@ from experiments.papers.wkafl.wkafl_table2 import (
     loses_less_on_desk,
 )
 from experiments.papers.wkafl.wkafl_table3 import HARDER, SEARCH
-from jafl.config.arms import Arms
+from jafl.config.grid import Arms
 from jafl.runs.directory.reader import PastRun
 
 WKAFL_AS_ON_MNIST = "WKAFL, MNIST's numbers"

@@ -53,7 +53,7 @@ from experiments.harness import (
     loses_less,
     spread,
 )
-from jafl.config.arms import Arms
+from jafl.config.grid import Arms
 from jafl.runs.directory.reader import PastRun
 
 WKAFL, TWAFL, SASGD, GSGM, MEAN = "WKAFL", "TWAFL", "SASGD", "GSGM", "mean"

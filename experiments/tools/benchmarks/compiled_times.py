@@ -16,7 +16,7 @@ from absl import app, flags
 from experiments.tools.benchmarks.compiled_estimates.times import times
 from jafl.ahead_of_time.forecast import Known
 from jafl.ahead_of_time.topologies import topology
-from jafl.config import arms, grid
+from jafl.config import grid
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.resolution import resolve
@@ -30,7 +30,7 @@ def main(_: Sequence[str]) -> None:
     topology(options.topology)  # refused here, not for each run
     settings = Settings.from_mapping({"algorithm": options.algorithm})
     values = grid.parse(options.sweep) if options.sweep else {}
-    for condition, compared in Request(values, arms.algorithm_arms(settings), "0").conditions(settings, ()):
+    for condition, compared in Request(values, grid.algorithm_arms(settings), "0").conditions(settings, ()):
         for label, run in resolve(compared, loaded):
             experiment = make_experiment(label, run, loaded, must_fit=False)
             estimates = times(experiment, options.topology, devices=run.devices, known=known)
