@@ -94,11 +94,8 @@ def _example(grammar: Grammar, name: str) -> str:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             # Without what the experiment fills in, as the labels or the rule, and without the names of modules.
             node.args = node.args[next(iter(inspect.signature(factory).parameters), "") in grammar.fixed :]
-            text = re.sub(
-                r"\b(?:\w+\.)+(?=\w+\()",
-                "",
-                f"{name}{ast.unparse(node).removeprefix(ast.unparse(node.func))}",
-            )
+            node.func = ast.Name(name)
+            text = re.sub(r"\b(?:\w+\.)+(?=\w+\()", "", ast.unparse(node))
             with contextlib.suppress(SettingError):
                 grammar.completed(text)
                 if (call := grammar.read(text)).arguments:

@@ -18,7 +18,7 @@ from absl import app, flags, logging
 
 import jafl
 from jafl.ahead_of_time.compiler_process import run_command
-from jafl.base.errors import SettingError, choose, refusal, require
+from jafl.base.errors import SettingError, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help, given
 from jafl.cli.commands import OF_EXPERIMENTS
@@ -31,10 +31,6 @@ from jafl.runs.hosts.streams import keep_going_without_readers
 if TYPE_CHECKING:
     from jafl.runs.hosts.several_hosts import Hosts, Member
 
-BENCHMARKS = {
-    "clients": "FedBuff, ACE and WKAFL with 1,000 to 100,000 clients, and BlazeFL's published set-up: trips a "
-    "second, time to the first step, memory, energy",
-}
 # The exit status is that of the first of these which a run has.
 UNDRAWN = "undrawn"
 EXIT_STATUS = {"damaged": 2, "diverged": 1, "interrupted": 130, UNDRAWN: 3}
@@ -195,10 +191,7 @@ def _prepare(asked: Given) -> int:
 def _benchmark(asked: Given) -> int:
     name = asked.benchmark
     _find_experiments("benchmark", name, "the benchmarks")
-    choose("benchmark", name, dict.fromkeys(["list", *BENCHMARKS]))
-    if name == "list":
-        print("\n".join(f"{name}  {text}" for name, text in BENCHMARKS.items()))
-        return 0
+    require(name == "clients", "benchmark", name, "clients, the one that there is")
     from experiments.tools.benchmarks.clients.running import run_clients
 
     how = {"resume": asked.resume, "overwrite": asked.overwrite}

@@ -1,7 +1,7 @@
 """The commands, each with the flags that it reads and what the help says of it, and flags that are no settings."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -143,7 +143,6 @@ _ALL = (
         "Measures this machine; algorithm, model and num_clients choose among a benchmark's rows.",
         {
             "benchmark clients": "FedBuff, ACE and WKAFL with 1,000 to 100,000 clients",
-            "benchmark list": "which benchmarks there are",
             "benchmark clients --num_clients=1000": "trips a second, and memory",
         },
         (
@@ -205,7 +204,7 @@ FLAGS: Mapping[str, Declared] = {
     "report": Declared("Directory of the runs."),
     "forecast": Declared("The chips: v5e:1x1, v5e:2x4, v6e:1x1, v4:2x2x1, ..., h100."),
     "prepare": Declared("Name of the data set."),
-    "benchmark": Declared("Name of the benchmark; list: tells which there are."),
+    "benchmark": Declared("Name of the benchmark: clients."),
     "compare": Declared("The two files, with a comma between them."),
     "scale": Declared(
         "Size of the experiment: desk (minutes) or paper (as published).",
@@ -261,8 +260,19 @@ def define(names: Iterable[str], arguments: Iterable[str] = ()) -> flags.FlagVal
     for module, of_module in flags.FLAGS.flags_by_module_dict().items():
         for flag in of_module if module.startswith("absl.") else ():
             defined[flag.name] = flag
+    makers: Mapping[type, Any] = {
+        bool: flags.DEFINE_bool,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
     for name in names:
-        _define(defined, name)
+        text, default, kind, allowed = declared(name)
+        if isinstance(allowed, tuple):
+            flags.DEFINE_enum(name, default, allowed, text, defined)
+        elif kind is int:
+            flags.DEFINE_integer(name, default, text, lower_bound=allowed, flag_values=defined)
+        else:
+            makers[kind](name, default, text, flag_values=defined)
     for name in arguments:
         if name not in defined:
             flags.DEFINE_string(name, None, f"An argument of {name.partition('.')[0]}.", defined)
@@ -275,18 +285,3 @@ def declared(name: str) -> Declared:
     if name in SHORT_NAMES:
         return Declared(f"{SHORT_HELP[name]} A short name of --{SHORT_NAMES[name]}.")
     return Declared(HELP[name], DEFAULTS[name], TYPES[name][0]) if name in TYPES else FLAGS[name]
-
-
-def _define(defined: flags.FlagValues, name: str) -> None:
-    text, default, kind, allowed = declared(name)
-    if isinstance(allowed, tuple):
-        flags.DEFINE_enum(name, default, allowed, text, defined)
-    elif kind is int:
-        flags.DEFINE_integer(name, default, text, lower_bound=allowed, flag_values=defined)
-    else:
-        of_kind: Mapping[type, Callable[..., Any]] = {
-            bool: flags.DEFINE_bool,
-            float: flags.DEFINE_float,
-            str: flags.DEFINE_string,
-        }
-        of_kind[kind](name, default, text, flag_values=defined)

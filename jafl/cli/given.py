@@ -275,11 +275,11 @@ def without_unread(asked: Given, settings: Settings, swept: dict[str, Any]) -> S
     typed = set(filter(is_setting, asked.typed))
     readable_settings, left_out = resolution.without_unread(settings, typed, **swept)
     flagged = set(map(argument_path, asked.settings()))
-    for name, value, reason in left_out:
-        path = argument_path(name)
+    for each in left_out:
+        path = argument_path(each.setting)
         in_flags = flagged & {path, path.partition(".")[0]}
         source = "the flag file" if in_flags else asked.config or asked.output_dir
-        warn(f"{name} is {value!r} in {source}, but no run reads it. {reason}")
+        warn(f"{each.setting} is {each.value!r} in {source}, but no run reads it. {each.remedy}")
     return readable_settings
 
 

@@ -3,14 +3,14 @@
 import copy
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from jafl.base.errors import SettingError, choose, is_whole_number, refusal, require, seed_number
 from jafl.config import calls, foretold, grid, layers, presets, readers, world
-from jafl.config.builders.algorithm import build_rule
+from jafl.config.builders.algorithm import make_rule
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.data_cache import DataCache
@@ -23,6 +23,7 @@ from jafl.records.stopping import StopWhen
 from jafl.schedule.protocol import WAITS
 
 KEPT = ("last", "best,last", "last,best")
+UNREAD = "left out: no run reads it"
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -68,20 +69,8 @@ def _with_seed(settings: Settings, seed: int) -> Settings:
     return settings
 
 
-class Unread(NamedTuple):
-    """A setting that is given and that no run reads: its name and value, and sentences on why."""
-
-    setting: str
-    value: Any
-    reason: str
-
-    def refused(self) -> SettingError:
-        """The error for it."""
-        return refusal(self.setting, self.value, "left out: no run reads it", self.reason)
-
-
-def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> list[Unread]:
-    """The settings that are given and that no run reads; none where an arm cannot work, which is refused for itself.
+def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str] = ()) -> list[SettingError]:
+    """Refusals of settings that are given and that no run reads; none where an arm cannot work, as is told first.
 
     Args:
       comparisons: the arms of each condition, {label: settings}; one mapping where nothing is swept.
@@ -95,23 +84,25 @@ def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str]
             runs += [resolve_run(arm, arm.algorithm, 0, alone=len(arms) == 1) for arm in arms.values()]
         except SettingError:
             return []
-    entries = []
+    refusals = []
     for name in readers.OF_SOME_RUNS:
         values = [arm.value(name) for arm in given_arms]
         said = [value for value in values if name in given or value != default_of(name)]
         reasons = [readers.why_unread(name, run) for run in runs]
         if said and all(reasons):
-            entries.append(Unread(name, said[0], " ".join(dict.fromkeys(reasons))))
-    return entries + [each for name in calls.CALLS for each in _unread_arguments(name, given_arms, runs)]
+            refusals.append(refusal(name, said[0], UNREAD, " ".join(dict.fromkeys(reasons))))
+    return refusals + [each for name in calls.CALLS for each in _unread_arguments(name, given_arms, runs)]
 
 
-def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settings]) -> list[Unread]:
-    """An entry for each argument that is given for a default call and that the call of no run has."""
+def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settings]) -> list[SettingError]:
+    """A refusal of each argument that is given for a default call and that the call of no run has."""
     grammar = calls.grammar(name)
     read = [grammar.read(getattr(arm, name)) for arm in arms if grammar.has_default]
     given = {each: value for call in read if call.name == DEFAULT for each, value in call.arguments.items()}
     return [
-        Unread(calls.short_name(f"{name}.{argument}"), value, readers.why_not_had(name, argument, runs))
+        refusal(
+            calls.short_name(f"{name}.{argument}"), value, UNREAD, readers.why_not_had(name, argument, runs)
+        )
         for argument, value in given.items()
         if value != grammar.default(argument)
         and not any(grammar.heeds(getattr(run, name), argument, value) for run in runs)
@@ -128,7 +119,7 @@ def refuse_unread(conditions: Sequence[tuple[Mapping[str, Any], Mapping[str, Set
         texts = [vars(arm)[setting] for _, arms in conditions for arm in arms.values()] if dot else []
         layers.changed(setting, [text for text in texts if text is not None], argument, value)
     for each in unread([arms for _, arms in conditions]):
-        raise each.refused()
+        raise each
 
 
 def without_unread(
@@ -138,8 +129,8 @@ def without_unread(
     sweep: str | Mapping[str, Sequence[Any]] = "",
     arms: Arms | None = None,
     overrides: Sequence[Override] = (),
-) -> tuple[Settings, list[Unread]]:
-    """The settings without those that no run reads, and which these were.
+) -> tuple[Settings, list[SettingError]]:
+    """The settings without those that no run reads, and the refusals of these.
 
     Args:
       settings: those that all runs share; some may come from a file.
@@ -161,7 +152,7 @@ def without_unread(
         if path in swept:
             continue
         if paths & {path, name}:
-            raise each.refused()
+            raise each
         text = getattr(settings, name)
         if text != DEFAULTS[name] and (not dot or layers.says(name, text, argument)):
             rest: Any = calls.grammar(name).without(text, [argument]) if dot else DEFAULTS[name]
@@ -195,7 +186,8 @@ def resolve_run(settings: Settings, algorithm: str, seed: int, *, alone: bool = 
     settings = dataclasses.replace(settings, **whole)
     if make_dropout(settings) is None:
         settings = dataclasses.replace(settings, dropout="nobody")
-    rule = build_rule(settings)
+    with calls.naming("algorithm", settings.algorithm):
+        rule: Rule = make_rule(settings).build()
     filled = settings.changed(_rule_values(settings, rule, alone))
     _refuse_waiting(filled, rule)
     protocol = calls.grammar("protocol").read(filled.protocol).name

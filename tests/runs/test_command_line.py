@@ -184,8 +184,8 @@ def test_the_console_script_is_the_command():
     [
         ("experiment list", "experiment is 'list'", "write python run.py in its folder"),
         pytest.param(
-            "benchmark list",
-            "benchmark is 'list'",
+            "benchmark clients",
+            "benchmark is 'clients'",
             "write python run.py in its folder",
             marks=pytest.mark.full,
         ),

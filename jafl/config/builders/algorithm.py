@@ -8,7 +8,6 @@ from jafl.config import calls
 from jafl.config.settings import Settings
 from jafl.config.values import Call, all_calls
 from jafl.models import Model
-from jafl.records import Rule
 from jafl.specifications import Specification, specify
 
 
@@ -35,13 +34,6 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
     allowed = "a factory of a rule: a function with @jafl.specification that returns a jafl.Rule"
     require(isinstance(rule, Specification), "algorithm", settings.algorithm, allowed)
     return protected(rule, settings)
-
-
-def build_rule(settings: Settings) -> Rule:
-    """The rule itself; raises SettingError by the setting's name for an argument that it refuses."""
-    with calls.naming("algorithm", settings.algorithm):
-        rule: Rule = make_rule(settings).build()
-    return rule
 
 
 def _check_staleness_weight(weight: Any) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +20,6 @@ from jafl.models.inputs import Inputs
 PRECISIONS = {"float32": np.float32, "float64": np.float64}
 
 
-class Drawn(NamedTuple):
-    """What a run's train/validation/test split is drawn with; ``fold``: which one it tests on, of ``split.folds``."""
-
-    data_seed: int
-    fold: int | None = None
-
-
 def split_of(settings: Settings) -> Split:
     """Which examples train, test and validate; raises SettingError for a value that cannot be."""
     split: Split = grammar("split").make(settings.split)
@@ -40,12 +32,12 @@ def precision_of(settings: Settings) -> Precision:
     return precision
 
 
-def run_split(settings: Settings) -> Drawn:
-    """The split of a run; of several seeds, that of the first one."""
+def run_split(settings: Settings) -> tuple[int, int | None]:
+    """(the seed of a run's split, which fold of ``split.folds`` it tests on); of several seeds that of the first."""
     split, base, seed = split_of(settings), data_seed(settings), int(literal(settings.seed.split(",")[0]))
     if split.folds is not None:
-        return Drawn((base + seed // split.folds) % 2**32, seed % split.folds)
-    return Drawn((base + seed) % 2**32 if split.resample else base)
+        return (base + seed // split.folds) % 2**32, seed % split.folds
+    return (base + seed) % 2**32 if split.resample else base, None
 
 
 @naming("split", data_seed="seed")
@@ -54,29 +46,27 @@ def make_source(settings: Settings, read: Callable[..., Source] | None = None) -
 
     read: (name, **arguments) -> the data set as it comes, in place of the function ``data.SOURCES[name]``.
     """
-    split, drawn = split_of(settings), run_split(settings)
-    if drawn.fold is None:
-        source = _named_source(settings, dataclasses.replace(split, seed=drawn.data_seed), read)
+    split, (seed, fold) = split_of(settings), run_split(settings)
+    if fold is None:
+        source = _named_source(settings, dataclasses.replace(split, seed=seed), read)
     else:
         # The split that it comes with does not matter: all examples are put together and divided into folds.
         whole = _named_source(settings, dataclasses.replace(split, validation_fraction=0.0), read)
         source = fold_source(
             whole,
             folds=split.folds or 0,
-            fold=drawn.fold,
+            fold=fold,
             validation_fraction=split.validation_fraction,
-            data_seed=drawn.data_seed,
+            data_seed=seed,
         )
     if split.shuffle_labels:
-        source = with_shuffled_labels(source, drawn.data_seed)
+        source = with_shuffled_labels(source, seed)
     if split.evaluation_examples is not None:
-        source = fewer_for_evaluation(source, split.evaluation_examples, drawn.data_seed)
+        source = fewer_for_evaluation(source, split.evaluation_examples, seed)
     source = source.in_precision(settings.float_type)
     if not split.server_examples:
         return source
-    return data.keep_for_server(
-        source, split.server_examples, split.server_classes, data_seed=drawn.data_seed
-    )
+    return data.keep_for_server(source, split.server_examples, split.server_classes, data_seed=seed)
 
 
 def _named_source(settings: Settings, split: Split, read: Callable[..., Source] | None) -> Source:
