@@ -233,18 +233,16 @@ def _explanation(setting: str, each: Explanation) -> list[str]:
 
 
 def by_group() -> dict[str, dict[str, Declared]]:
-    """{title of a group: {its settings}}, for the help and for the site of pages."""
-    return {title: {name: _setting(name) for name in _names(group)} for group, title in GROUPS.items()}
+    """{title of a group: {its settings, after each the short names of its arguments}}, for the help and the site."""
+    groups: dict[str, dict[str, Declared]] = {title: {} for title in GROUPS.values()}
+    for setting, group in GROUP.items():
+        for name in (setting, *(each for each in SHORT_NAMES if setting_of(each) == setting)):
+            groups[GROUPS[group]][name] = _setting(name)
+    return groups
 
 
 def _section(title: str, flags: Mapping[str, Declared]) -> str:
     return "\n".join([f"{title}:", *(_explained(name, flag) for name, flag in flags.items()), ""])
-
-
-def _names(group: str) -> list[str]:
-    """The names of its settings, after each the short ones of its arguments."""
-    own = [name for name in GROUP if GROUP[name] == group]
-    return [each for name in own for each in (name, *(one for one in SHORT_NAMES if setting_of(one) == name))]
 
 
 def _setting(name: str) -> Declared:

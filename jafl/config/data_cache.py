@@ -8,7 +8,7 @@ from typing import Any
 from jafl import data
 from jafl.base import stopwatch
 from jafl.config.builders.data import make_federation, make_source, run_split, with_data
-from jafl.config.builders.model import make_model
+from jafl.config.builders.training import make_model
 from jafl.config.settings import GROUP, Settings
 from jafl.data import Federation, Source
 from jafl.models import Model

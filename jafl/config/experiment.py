@@ -12,9 +12,9 @@ from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.random_keys import threefry_key
 from jafl.clients.corrections import exchanged_bytes
 from jafl.config import foretold, grid
-from jafl.config.builders.algorithm import in_settings, make_client_work, make_optimizer, make_rule
 from jafl.config.builders.data import make_inputs, precision_of
 from jafl.config.builders.schedule import make_schedule
+from jafl.config.builders.training import in_settings, make_client_work, make_optimizer, make_rule
 from jafl.config.data_cache import DataCache
 from jafl.config.inputs import input_digests
 from jafl.config.resolution import refuse_unread, resolve

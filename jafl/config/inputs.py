@@ -43,9 +43,6 @@ def changed(settings: Mapping[str, Any], before: Mapping[str, str], now: Mapping
         if old == new:
             continue
         where = f"the file {str(files[what])!r}" if what in files else f"the data set {settings.get(DATA)!r}"
-        lines.append(f"{what}: {where} held {_short(old)}, and holds {_short(new)} (SHA-256)")
+        held, holds = (f"{each[:SHOWN]}..." if each else "nothing" for each in (old, new))
+        lines.append(f"{what}: {where} held {held}, and holds {holds} (SHA-256)")
     return lines
-
-
-def _short(digest: str | None) -> str:
-    return f"{digest[:SHOWN]}..." if digest else "nothing"

@@ -10,9 +10,9 @@ import numpy as np
 
 from jafl.base.errors import SettingError, choose, is_whole_number, refusal, require, seed_number
 from jafl.config import calls, foretold, grid, layers, presets, readers, world
-from jafl.config.builders.algorithm import make_rule
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
+from jafl.config.builders.training import make_rule
 from jafl.config.data_cache import DataCache
 from jafl.config.grid import Arms, Override
 from jafl.config.reading import DEFAULT

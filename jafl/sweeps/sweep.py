@@ -17,7 +17,7 @@ from typing import Any
 from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.base.paths import in_home
 from jafl.config import calls, grid
-from jafl.config.builders.algorithm import make_optimizer
+from jafl.config.builders.training import make_optimizer
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.grid import Arms, Override

@@ -12,10 +12,9 @@ from tiers import in_tiers
 from jafl import data
 from jafl.base.errors import SettingError
 from jafl.config import readers
-from jafl.config.builders.algorithm import make_client_work, make_optimizer, make_rule
 from jafl.config.builders.data import filled_in, make_federation, make_inputs, make_source
-from jafl.config.builders.model import make_model
 from jafl.config.builders.schedule import make_schedule
+from jafl.config.builders.training import make_client_work, make_model, make_optimizer, make_rule
 from jafl.config.calls import CALLS, grammar
 from jafl.config.experiment import _evaluation_steps, make_experiments
 from jafl.config.presets import WITH_NEXT_TOKENS

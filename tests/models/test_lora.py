@@ -18,7 +18,7 @@ import jafl
 from jafl.base.array_files import write_archive
 from jafl.base.errors import SettingError
 from jafl.config import calls
-from jafl.config.builders.model import make_model
+from jafl.config.builders.training import make_model
 from jafl.config.settings import Settings
 from jafl.models.freezing import merged, paths
 

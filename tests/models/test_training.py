@@ -13,7 +13,7 @@ from tiers import in_tiers
 import jafl
 from jafl import data, models
 from jafl.base.errors import SettingError
-from jafl.config.builders.model import NEXT_TOKENS, make_model
+from jafl.config.builders.training import NEXT_TOKENS, make_model
 from jafl.config.settings import Settings
 
 CLIENTS = 3

@@ -6,7 +6,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl import rules
-from jafl.config.builders.algorithm import make_rule
+from jafl.config.builders.training import make_rule
 from jafl.config.experiment import make_experiments
 from jafl.config.resolution import resolve_run
 from jafl.config.settings import Settings

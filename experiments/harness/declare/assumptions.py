@@ -8,7 +8,7 @@ from experiments.harness.declare.assumed import BASE_SIZES, NAMES, assumed_model
 from jafl.base.errors import SettingError
 from jafl.config import calls
 from jafl.config.builders.data import make_source
-from jafl.config.builders.model import make_model
+from jafl.config.builders.training import make_model
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.data import Source

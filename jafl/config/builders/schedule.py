@@ -8,7 +8,7 @@ from jafl.base.errors import SettingError, require
 from jafl.config.calls import WITH_INITIAL_ROUND, grammar
 from jafl.config.settings import Settings
 from jafl.records import EventSchedule
-from jafl.schedule import Availability, Dropout, availability, delays
+from jafl.schedule import Dropout, availability, delays
 from jafl.schedule.arguments import as_availability
 from jafl.schedule.durations import draw_durations
 from jafl.schedule.local_steps import DelayOfSteps
@@ -31,7 +31,7 @@ def make_schedule(
     upload_bytes: of what it sends, None where that is as large.
     """
     clients = len(num_examples)
-    presence = make_availability(settings)
+    presence = as_availability(grammar("availability").make(settings.availability))
     law = make_delay(settings, num_examples, model_bytes, upload_bytes)
     protocol = grammar("protocol")
     name = protocol.read(settings.protocol).name
@@ -76,11 +76,6 @@ def _refuse_short_presence(settings: Settings, delay: delays.Delay, law: Any, nu
     least = typical / NO_CHANCE
     allowed = f"at least {least:.2g}: trips last about {typical:.3g}, and are lost if their client goes away"
     require(law.mean_on >= least, "availability.mean_on", law.mean_on, allowed)
-
-
-def make_availability(settings: Settings) -> Availability | None:
-    """When clients are there."""
-    return as_availability(grammar("availability").make(settings.availability))
 
 
 def make_dropout(settings: Settings) -> Dropout | None:
