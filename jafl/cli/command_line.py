@@ -18,7 +18,7 @@ from absl import app, flags, logging
 
 import jafl
 from jafl.ahead_of_time.compiler_process import run_command
-from jafl.base.errors import SettingError, refusal, require
+from jafl.base.errors import SettingError, choose, refusal, require
 from jafl.base.stopwatch import Stopwatch
 from jafl.cli import command_help, given
 from jafl.cli.commands import OF_EXPERIMENTS
@@ -38,13 +38,12 @@ EXIT_STATUS = {"damaged": 2, "diverged": 1, "interrupted": 130, UNDRAWN: 3}
 
 def _train(asked: Given) -> int:
     """Trains what is described, or goes on with it; returns the exit status."""
-    swept = swept_by(asked)
     if asked.distributed is None:
-        return _exit_status(_run(asked, settings_of(asked), swept))
+        return _exit_status(_run(asked, *_described(asked)))
     remedy = (
         "It is for one run, or a comparison; docs/clusters.md shows how hosts share a sweep, with --part."
     )
-    require(not swept, "distributed", asked.distributed, "left out of a sweep", remedy)
+    require(not swept_by(asked), "distributed", asked.distributed, "left out of a sweep", remedy)
     from jafl.runs.hosts import connection
 
     text, hosts = asked.distributed, connection.hosts
@@ -56,11 +55,20 @@ def _run_as_member(asked: Given, member: "Member") -> int:
     """What one of several processes does: the first one runs the command, the others follow it."""
     from jafl.runs.hosts.several_hosts import Follower
 
-    settings = member.settings(lambda: without_unread(asked, settings_of(asked), {}))
-    if not isinstance(member, Follower):
-        return _exit_status(_run(asked, settings, {}, member))
+    settings = member.settings(lambda: _described(asked)[0])
     _set_up_jax(settings.float_type)
-    return member.follow(settings)
+    return (
+        member.follow(settings)
+        if isinstance(member, Follower)
+        else _exit_status(_run(asked, settings, {}, member))
+    )
+
+
+def _described(asked: Given) -> tuple[Settings, dict[str, Any]]:
+    """The settings of a command, without what no run reads, and what a sweep crosses them with; JAX is set up."""
+    settings, swept = settings_of(asked), swept_by(asked)
+    _set_up_jax(settings.float_type)
+    return without_unread(asked, settings, swept), swept
 
 
 def _run(asked: Given, settings: Settings, swept: dict[str, Any], hosts: "Hosts | None" = None) -> set[str]:
@@ -68,8 +76,6 @@ def _run(asked: Given, settings: Settings, swept: dict[str, Any], hosts: "Hosts 
 
     swept: the sweep that a file holds, or empty.
     """
-    _set_up_jax(settings.float_type)
-    settings = without_unread(asked, settings, swept)
     resume = asked.command.name == "resume"
     remedy = "A comparison that began in parts goes on by its command, run.py sweep."
     require(swept or not asked.part, "part", asked.part, "left out, but for a sweep", remedy)
@@ -87,13 +93,12 @@ def _run(asked: Given, settings: Settings, swept: dict[str, Any], hosts: "Hosts 
 
 
 def _sweep(asked: Given) -> int:
-    settings, swept = settings_of(asked), swept_by(asked)
-    _set_up_jax(settings.float_type)
+    settings, swept = _described(asked)
     several = len(items("algorithm", settings.algorithm)) > 1 or "," in settings.seed
     named = {"algorithm", "seed"} & set(asked.settings()) or asked.config
     allowed = 'given, sweep "partition.alpha=0.1,1", or several algorithms or seeds'
     require(swept or (several and named), "sweep", asked.sweep, allowed)
-    return _exit_status(_run_sweep(asked, without_unread(asked, settings, swept), swept))
+    return _exit_status(_run_sweep(asked, settings, swept))
 
 
 def _run_sweep(asked: Given, settings: Settings, swept: dict[str, Any]) -> set[str]:
@@ -191,7 +196,7 @@ def _prepare(asked: Given) -> int:
 def _benchmark(asked: Given) -> int:
     name = asked.benchmark
     _find_experiments("benchmark", name, "the benchmarks")
-    require(name == "clients", "benchmark", name, "clients, the one that there is")
+    choose("benchmark", name, {"clients": None})
     from experiments.tools.benchmarks.clients.running import run_clients
 
     how = {"resume": asked.resume, "overwrite": asked.overwrite}

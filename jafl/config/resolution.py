@@ -303,11 +303,6 @@ def listed_seeds(settings: Settings) -> list[int]:
 
 def _check(settings: Settings) -> None:
     """Raises SettingError for what can be said of settings whatever the algorithm."""
-    for name in calls.CALLS:
-        value = getattr(settings, name)
-        for text in items(name, value) if name in calls.LISTS else [value]:
-            if text is not None:
-                calls.grammar(name).read(text)
     precision_of(settings)
     dtype = PRECISIONS[settings.float_type]
     fits, remedy = (

@@ -268,7 +268,7 @@ ALONE = {
         {"o/sweep.json": config(sweep={})}, "resume o --distributed=auto", "distributed is 'auto' ... left out of a sweep"
     ),
     "experiment config": Row({}, "experiment list --config=c", "experiment has no flag 'config'"),
-    "benchmark unknown": Row({}, "benchmark client", "benchmark is 'client' ... one of clients, list ... 'clients'"),
+    "benchmark unknown": Row({}, "benchmark client", "benchmark is 'client' ... one of clients. Did you mean 'clients'"),
     "benchmark empty": Row({}, "benchmark", "benchmark needs NAME"),
     "benchmark settings": Row({}, "benchmark clients --partition.alpha=1", "benchmark has no flag 'partition.alpha'"),
     "benchmark seed": Row({}, "benchmark clients --seed=1", "benchmark has no flag 'seed'"),
