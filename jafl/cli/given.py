@@ -13,7 +13,7 @@ from absl import flags
 from jafl.base import checksums
 from jafl.base.errors import SettingError, did_you_mean, refusal, require
 from jafl.cli.commands import COMMANDS, Command, declared, define
-from jafl.config import calls, grid, inputs
+from jafl.config import calls, grid
 from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, literal
 from jafl.config.grid import Override
 from jafl.config.layers import says
@@ -299,7 +299,7 @@ def _tell_of_changed_inputs(path: str, names: Iterable[str]) -> None:
     }
     now = {what: checksums.file_checksum(file) for what, file in files.items() if file.is_file()}
     known = {what: digest for what, digest in before.items() if what in now}
-    for line in inputs.changed(content, known, {what: now[what] for what in known}):
+    for line in calls.changed_inputs(content, known, {what: now[what] for what in known}):
         warn(f"the run of {path} had other inputs, so this one does not repeat it. {line}.")
 
 

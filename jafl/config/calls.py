@@ -7,9 +7,10 @@ import functools
 import inspect
 import pathlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jafl import data, schedule
+from jafl.base import checksums
 from jafl.base.errors import SettingError
 from jafl.base.paths import in_home
 from jafl.config.grammar import Grammar
@@ -17,6 +18,10 @@ from jafl.config.reading import file_of, own_name
 from jafl.config.values import Call, copied, items
 from jafl.records import EventSchedule
 from jafl.schedule import delays, dropout
+
+if TYPE_CHECKING:
+    from jafl.config.settings import Settings
+    from jafl.data import Source
 
 _NAMES = "asynchronous synchronous open_arrivals drawn_staleness queued compass tiered polled"
 PROTOCOLS: dict[str, Callable[..., EventSchedule]] = {
@@ -157,6 +162,8 @@ CALLS = (
 LISTS = ("algorithm",)  # of which a setting may have several, with commas
 # {setting.argument that names a folder: the files of it that are read}
 _FOLDERS = {"model.model_dir": ("config.json", "model.safetensors", "vocab.txt")}
+# Under which the digest of the data set stands among the inputs of a run, and the digits of one that people read.
+DATA, SHOWN = "dataset", 12
 # {short name that an argument has, too: setting.argument}
 SHORT_NAMES = {
     "concurrency": "protocol.concurrency",
@@ -315,3 +322,39 @@ def _argument(setting: str, text: str, path: str) -> Any:
     with contextlib.suppress(SettingError):
         return grammar(setting).value(text, path)
     return None
+
+
+def input_digests(settings: "Settings", source: "Source") -> dict[str, str]:
+    """{what: SHA-256} of everything that a run reads from files; as ``inputs`` of ``config.json``.
+
+    A data set counts under ``dataset``, by the content that it has before any split, wherever its files lie.
+
+    Args:
+      settings: of the run, every default filled in, and what it does not read at its default.
+      source: its data set.
+    """
+    data = {} if source.digest is None else {DATA: source.digest}
+    paths = files(vars(settings))
+    return data | {what: checksums.file_checksum(path) for what, path in paths.items() if path.is_file()}
+
+
+def changed_inputs(
+    settings: Mapping[str, Any], before: Mapping[str, str], now: Mapping[str, str]
+) -> list[str]:
+    """A line for each input whose content has changed: which one, where it lies, and both digests.
+
+    Args:
+      settings: of the run, as ``config.json`` has them.
+      before: its ``inputs``.
+      now: the same of today.
+    """
+    paths = files(settings)
+    lines = []
+    for what in dict.fromkeys([*before, *now]):
+        old, new = before.get(what), now.get(what)
+        if old == new:
+            continue
+        where = f"the file {str(paths[what])!r}" if what in paths else f"the data set {settings.get(DATA)!r}"
+        held, holds = (f"{each[:SHOWN]}..." if each else "nothing" for each in (old, new))
+        lines.append(f"{what}: {where} held {held}, and holds {holds} (SHA-256)")
+    return lines

@@ -15,8 +15,8 @@ from jafl.config import foretold, grid
 from jafl.config.builders.data import make_inputs, precision_of
 from jafl.config.builders.schedule import make_schedule
 from jafl.config.builders.training import in_settings, make_client_work, make_optimizer, make_rule
+from jafl.config.calls import input_digests
 from jafl.config.data_cache import DataCache
-from jafl.config.inputs import input_digests
 from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import Settings
 from jafl.data import Federation, Source
@@ -43,7 +43,7 @@ class Experiment:
       source: the data set.
       model: the model, with what it does to stored examples before it reads them.
       preparation: the run, its plan, its program and the memory that it will take.
-      inputs: {what: SHA-256} of what it reads from files (``jafl.config.inputs``).
+      inputs: {what: SHA-256} of what it reads from files (``jafl.config.calls.input_digests``).
     """
 
     label: str

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError, choose, is_whole_number, refusal, require, seed_number
-from jafl.config import calls, foretold, grid, layers, presets, readers, world
+from jafl.config import calls, foretold, grid, layers, presets, world
 from jafl.config.builders.data import PRECISIONS, filled_in, precision_of, split_of
 from jafl.config.builders.schedule import make_dropout
 from jafl.config.builders.training import make_rule
@@ -57,7 +57,7 @@ def _resolved(arms: Mapping[str, Settings], loaded: DataCache) -> list[tuple[str
         seeds = listed_seeds(settings)
         if key not in loaded.resolved:
             run = resolve_run(settings, settings.algorithm, seeds[0], alone=alone)
-            loaded.resolved[key] = readers.as_read(run)
+            loaded.resolved[key] = world.as_read(run)
         runs += [(label, _with_seed(loaded.resolved[key], seed)) for seed in seeds]
     return runs
 
@@ -85,10 +85,10 @@ def unread(comparisons: Iterable[Mapping[str, Settings]], given: Collection[str]
         except SettingError:
             return []
     refusals = []
-    for name in readers.OF_SOME_RUNS:
+    for name in world.OF_SOME_RUNS:
         values = [arm.value(name) for arm in given_arms]
         said = [value for value in values if name in given or value != default_of(name)]
-        reasons = [readers.why_unread(name, run) for run in runs]
+        reasons = [world.why_unread(name, run) for run in runs]
         if said and all(reasons):
             refusals.append(refusal(name, said[0], UNREAD, " ".join(dict.fromkeys(reasons))))
     return refusals + [each for name in calls.CALLS for each in _unread_arguments(name, given_arms, runs)]
@@ -101,7 +101,7 @@ def _unread_arguments(name: str, arms: Sequence[Settings], runs: Sequence[Settin
     given = {each: value for call in read if call.name == DEFAULT for each, value in call.arguments.items()}
     return [
         refusal(
-            calls.short_name(f"{name}.{argument}"), value, UNREAD, readers.why_not_had(name, argument, runs)
+            calls.short_name(f"{name}.{argument}"), value, UNREAD, world.why_not_had(name, argument, runs)
         )
         for argument, value in given.items()
         if value != grammar.default(argument)

@@ -1,6 +1,8 @@
 """The world of a run, what its data, partition, delays, presence, failures and dropout are, which all compared share.
 
-What makes a world is said once: ``WORLD`` has the groups of its settings.
+What makes a world is said once: ``WORLD`` has the groups of its settings. And the settings that only some runs read,
+and why the others do not. What is unread changes nothing: two runs that differ in it alone are the same run, and a
+table of both would mislead. Most settings are read by every run, or are arguments of a call that no other call has.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +10,9 @@ from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, refusal
 from jafl.config import calls, grid
-from jafl.config.settings import GROUP, PLACES, Settings
+from jafl.config.calls import NOT_ALWAYS_READ
+from jafl.config.settings import GROUP, PLACES, Settings, default_of
+from jafl.config.values import join_with_or
 
 # Those of the world in which runs live: which examples there are, who holds them, how long a trip takes, who is
 # there, fails or leaves. Runs that are compared share it.
@@ -20,6 +24,23 @@ OF_WORLD = (
 ON_PURPOSE = (
     "To compare different worlds on purpose, pass --different_worlds (a setting): table, report and pictures then "
     "say which run lives where."
+)
+# Data sets of which a seed decides what is drawn, or which examples are held out.
+DIVIDED_BY_SEED = (
+    *("digits", "synthetic", "mnist_5000", "mnist_1d", "python_source", "shakespeare"),
+    *("celeb_a", "sentiment140"),
+)
+# Settings with which a seed decides the same for any data set.
+DIVIDING = tuple(
+    f"split.{name}"
+    for name in (
+        *("test_fraction", "validation_fraction", "server_examples"),
+        *("evaluation_examples", "shuffle_labels"),
+    )
+)
+OF_SOME_RUNS = (
+    *("data_dir", "split.test_fraction", "split.seed", "split.resample", "split.server_classes"),
+    *NOT_ALWAYS_READ,
 )
 IN_STEPS = " server steps"
 
@@ -84,8 +105,6 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
     worlds_there = worlds((label, vars(run)) for label, run in runs)
     if not worlds_there:
         return
-    from jafl.config.readers import why_unread  # imports JAX, which the list of experiments does without
-
     first = dict(reversed(runs))  # the first run of each label
     name = next(iter(worlds_there[0].settings))
     able = [world for world in worlds_there if not why_unread(name, first[world.labels[0]])]
@@ -99,3 +118,44 @@ def refuse_different(runs: Sequence[tuple[str, Settings]]) -> None:
         f"{name} is {'; '.join(said)}. What is compared shares its world: give all the same. {ON_PURPOSE}"
     )
     raise SettingError(message, setting=name)
+
+
+def why_unread(name: str, run: Settings) -> str:
+    """Why a run does not read a setting, or has no such argument, in a sentence; empty where it does.
+
+    run: its settings as ``resolve_run`` returns them.
+    """
+    from jafl.config.builders.data import (
+        source_parameters,  # imports JAX, which the list of experiments does without
+    )
+
+    setting, _, argument = calls.argument_path(name).partition(".")
+    protocol = calls.grammar("protocol").read(run.protocol).name
+    if name in ("data_dir", "split.test_fraction"):
+        own = argument or setting
+        return "" if own in source_parameters(run) else f"dataset is {run.dataset_name}, which has no {own}."
+    if name in ("split.seed", "split.resample"):
+        deciding = [*DIVIDING, *["split.folds"] * (argument == "seed")]
+        given = (run.value(each) != default_of(each) and not why_unread(each, run) for each in deciding)
+        if run.dataset_name in DIVIDED_BY_SEED or any(given):
+            return ""
+        return f"dataset is {run.dataset_name}, and none of {join_with_or(deciding)} is given."
+    if name == "split.server_classes":
+        return "" if run.value("split.server_examples") else "split.server_examples is left out."
+    if name in NOT_ALWAYS_READ and protocol in calls.WITHOUT_LOSSES:
+        return f"protocol is {protocol}, which has no {name}."
+    if argument and not calls.grammar(setting).has(getattr(run, setting), argument):
+        return why_not_had(setting, argument, [run])
+    return ""
+
+
+def as_read(run: Settings) -> Settings:
+    """The settings of a run, those that it does not read at their defaults."""
+    return run.changed({name: default_of(name) for name in OF_SOME_RUNS if why_unread(name, run)})
+
+
+def why_not_had(setting: str, argument: str, runs: Sequence[Settings]) -> str:
+    """Which calls the runs have, and which would have the argument."""
+    grammar = calls.grammar(setting)
+    here = dict.fromkeys(grammar.read(getattr(run, setting)).name for run in runs)
+    return f"{setting} is {' and '.join(here)}, without {argument}. {grammar.where(argument)}".rstrip()

@@ -8,8 +8,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid
-from jafl.config.calls import NOT_ALWAYS_READ
-from jafl.config.inputs import SHOWN
+from jafl.config.calls import NOT_ALWAYS_READ, SHOWN
 from jafl.config.settings import (
     DECIDE_NOTHING,
     DEFAULTS,
@@ -19,7 +18,7 @@ from jafl.config.settings import (
     is_setting,
 )
 from jafl.config.values import Call
-from jafl.config.world import in_world
+from jafl.config.world import in_world, why_unread
 from jafl.runs.directory.reader import PastRun
 
 # What runs of one mean may differ in: the seed, and where data lie.
@@ -171,8 +170,6 @@ def _differing_settings(runs: Sequence[PastRun], names: Sequence[str]) -> list[s
     commands = _commands(runs)
     if len(commands) == 1:
         return []
-    from jafl.config.readers import why_unread  # imports JAX, which the list of experiments does without
-
     settings = {run.path: Settings.from_mapping(run.settings) for run in runs}
     differing = []
     for name in names:

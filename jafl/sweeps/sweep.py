@@ -18,10 +18,10 @@ from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.base.paths import in_home
 from jafl.config import calls, grid
 from jafl.config.builders.training import make_optimizer
+from jafl.config.calls import changed_inputs, input_digests
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.grid import Arms, Override
-from jafl.config.inputs import changed, input_digests
 from jafl.config.resolution import refuse_unread, resolve
 from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
 from jafl.runs.directory import tables
@@ -293,7 +293,7 @@ def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) ->
         known.add(what)
         run = Settings.from_mapping({name: config[name] for name in DEFAULTS if name in config} | places)
         now = input_digests(run, loaded.source(run))
-        refuse_changed_inputs(path, changed(config, before, now))
+        refuse_changed_inputs(path, changed_inputs(config, before, now))
 
 
 def _arm_overrides(content: Mapping[str, Any]) -> dict[str, list[Any]]:

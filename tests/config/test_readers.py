@@ -11,7 +11,7 @@ from tiers import in_tiers
 
 from jafl import data
 from jafl.base.errors import SettingError
-from jafl.config import readers
+from jafl.config import world
 from jafl.config.builders.data import filled_in, make_federation, make_inputs, make_source
 from jafl.config.builders.schedule import make_schedule
 from jafl.config.builders.training import make_client_work, make_model, make_optimizer, make_rule
@@ -279,7 +279,7 @@ def base_of(row):
 
 
 def resolved(settings):
-    return readers.as_read(resolve_run(settings, settings.algorithm, 0))
+    return world.as_read(resolve_run(settings, settings.algorithm, 0))
 
 
 @functools.lru_cache(maxsize=200)
@@ -292,7 +292,7 @@ def ingredients(settings):
     run = resolve_run(settings, settings.algorithm, int(settings.seed))
     asked = {name: getattr(run, name) for name in TYPES if GROUP[name] in ("data", "partition")}
     source = source_of(json.dumps(asked | {"seed": run.seed}))
-    run = readers.as_read(filled_in(run, source))
+    run = world.as_read(filled_in(run, source))
     federation = make_federation(run, source, int(run.seed))
     model, inputs = make_model(run, source), make_inputs(run, source)
     rule = make_rule(run)
@@ -343,9 +343,9 @@ def test_a_setting_changes_a_run_that_reads_it_and_is_refused_elsewhere(row, req
             continue
         value = next(each for each in values if each != run.value(name))
         changed = base.changed({name: value})
-        if not readers.why_unread(name, run):
+        if not world.why_unread(name, run):
             wrong += _changes_nothing(name, changed, before)
-        elif value != default_of(name) and readers.why_unread(name, resolved(changed)):
+        elif value != default_of(name) and world.why_unread(name, resolved(changed)):
             with pytest.raises(SettingError, match="no run reads it"):
                 refuse_unread([({}, {base.algorithm: changed})])
     assert not wrong

@@ -15,10 +15,9 @@ from jafl.cli.command_help import GROUPS
 from jafl.config import grid, resolution
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiments
-from jafl.config.readers import as_read
 from jafl.config.resolution import resolve, resolve_run
 from jafl.config.settings import FORMAT, GROUP, Settings
-from jafl.config.world import OF_WORLD, WORLD, worlds
+from jafl.config.world import OF_WORLD, WORLD, as_read, worlds
 from jafl.runs import runner
 from jafl.runs.directory.reader import find_runs, read_json
 from jafl.sweeps import seed_means

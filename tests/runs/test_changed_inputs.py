@@ -11,9 +11,9 @@ from runs_by_hand import write_run
 
 from jafl.base.errors import SettingError
 from jafl.config import calls, grid
+from jafl.config.calls import input_digests
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
-from jafl.config.inputs import input_digests
 from jafl.config.resolution import resolve
 from jafl.config.settings import Settings
 from jafl.runs.directory.reader import find_runs

@@ -10,8 +10,8 @@ import jax
 from jafl.base.errors import SettingError, choose, whole_number
 from jafl.base.extras import MissingLibraryError, is_installed, require_library
 from jafl.config import calls
+from jafl.config.calls import changed_inputs
 from jafl.config.experiment import Experiment
-from jafl.config.inputs import changed
 from jafl.engine.evaluation import per_client_accuracy, personal_per_client
 from jafl.records import History
 from jafl.runs.directory.files import RunDirectory, run_config, what_decides
@@ -316,7 +316,7 @@ def refuse_differences(
     ]
     lines = differences(*compared)
     if not lines and inputs_before is not None and inputs_now is not None:  # earlier versions wrote none
-        refuse_changed_inputs(path, changed(before, inputs_before, inputs_now))
+        refuse_changed_inputs(path, changed_inputs(before, inputs_before, inputs_now))
     if lines:
         raise SettingError(
             f"{path} holds a run of other settings:\n  " + "\n  ".join(lines) + "\nGo on with the same ones "
@@ -325,7 +325,7 @@ def refuse_differences(
 
 
 def refuse_changed_inputs(path: Any, lines: Sequence[str]) -> None:
-    """Raises SettingError, with the ``lines`` of ``jafl.config.inputs.changed``, if there are any."""
+    """Raises SettingError, with the ``lines`` of ``jafl.config.calls.changed_inputs``, if there are any."""
     if lines:
         raise SettingError(
             f"{path} holds a run of other inputs:\n  "
