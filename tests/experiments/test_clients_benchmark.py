@@ -611,12 +611,6 @@ def test_without_its_libraries_the_text_and_the_numbers_are_left(tmp_path, monke
 # The command
 
 
-def test_the_command_lists_the_benchmarks(tmp_path):
-    said = command(["benchmark", "list"], tmp_path)
-    assert said.status == 0
-    assert said.text.startswith("clients  FedBuff, ACE and WKAFL")
-
-
 @pytest.mark.gate
 def test_a_small_benchmark_from_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setitem(running.MOST_SECONDS, "estimate", 1.5)  # the compiler would take a minute
