@@ -93,6 +93,8 @@ class Reader:
     elsewhere: Collection[str] = ()
     short_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     instead: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # {text: its value}: an experiment reads the same few texts thousands of times.
+    _read_before: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def said(self, text: str) -> Any:
         """The value that a text says, the caller's own."""
@@ -113,11 +115,6 @@ class Reader:
         if not own:  # a file may hold something else later
             self._read_before[text] = copied(value)
         return value
-
-    @functools.cached_property
-    def _read_before(self) -> dict[str, Any]:
-        """{text: its value}: an experiment reads the same few texts thousands of times."""
-        return {}
 
     def _parsed(self, text: str) -> ast.expr:
         try:

@@ -100,9 +100,7 @@ def hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
     function = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
     try:
         return typing.get_type_hints(function)
-    except TypeError:
-        return {}
-    except NameError:
+    except (TypeError, NameError):
         annotations = inspect.get_annotations(function)
         return {name: hint for name, hint in annotations.items() if not isinstance(hint, str)}
 
