@@ -15,7 +15,7 @@ from jafl.base.errors import SettingError
 from jafl.base.paths import in_home
 from jafl.config.grammar import Grammar
 from jafl.config.reading import file_of, own_name
-from jafl.config.values import Call, copied, items
+from jafl.config.values import Call, all_calls, copied, is_file, items
 from jafl.records import EventSchedule
 from jafl.schedule import delays, dropout
 
@@ -289,19 +289,23 @@ def flattened(settings: Mapping[str, Any], names: Collection[str] = CALLS) -> di
 
 
 def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
-    """{setting.argument: path} of the files that the calls among a run's settings read; in a folder argument/file."""
+    """{setting.argument: path} of the files that the calls among a run's settings read; in a folder argument/file.
+
+    Of several arguments of one name, the second is ``delay.path[1]``, the third ``delay.path[2]``.
+    """
     found: dict[str, pathlib.Path] = {}
     for name in CALLS:
-        for each in items(name, settings[name]) if settings.get(name) else ():
-            if own := own_name(each):
-                found[name] = file_of(own)
-        text = None if name in LISTS else settings.get(name)
-        for argument, path in grammar(name).paths(text).items() if text else ():
-            what, place = f"{name}.{argument}", in_home(path)
-            if what in _FOLDERS:
-                found |= {f"{what}/{file}": place / file for file in _FOLDERS[what]}
-            else:
-                found[what] = place
+        texts = items(name, settings[name]) if settings.get(name) else []
+        for each in filter(own_name, texts):
+            found[name] = file_of(own_name(each))
+        for call in [] if name in LISTS or not texts else all_calls(grammar(name).read(settings[name])):
+            for argument, path in call.arguments.items():
+                if path is None or not is_file(grammar(name).hints(call.name).get(argument, Any)):
+                    continue
+                what, place = f"{name}.{argument}", in_home(path)
+                number = sum(other.partition("[")[0] == what for other in found)
+                own_files = {f"{what}/{file}": place / file for file in _FOLDERS.get(what, ())}
+                found |= own_files or {f"{what}[{number}]" if number else what: place}
     return found
 
 

@@ -25,7 +25,6 @@ from jafl.config.values import (
     Call,
     all_calls,
     calls_in,
-    is_file,
     kinds_of,
     with_calls,
     written,
@@ -154,10 +153,6 @@ class Grammar(Reader):
         """
         return self._made(supplied, how, self.read(text))
 
-    def given(self, text: str) -> dict[str, Any]:
-        """{argument: value} of a call, every default included; calls among them are not made."""
-        return self._complete(self.read(text)).arguments
-
     def value(self, text: str, path: str) -> Any:
         """The value of one argument, the default where the call leaves it out; ``path`` as of ``changed``."""
         holder, name = self._find(self.read(text), path)
@@ -201,19 +196,6 @@ class Grammar(Reader):
             return Call(call.name, rest)
 
         return str(without(call)), found
-
-    def paths(self, text: str) -> dict[str, str]:
-        """{argument: file} of all files that a call reads: arguments that may be ``os.PathLike``.
-
-        Of several arguments of one name, the second is ``path[1]``, the third ``path[2]``.
-        """
-        found: dict[str, str] = {}
-        for call in all_calls(self.read(text)):
-            for name, value in call.arguments.items():
-                if value is not None and is_file(self.hints(call.name).get(name, Any)):
-                    number = sum(other.partition("[")[0] == name for other in found)
-                    found[f"{name}[{number}]" if number else name] = value
-        return found
 
     def arguments(self) -> dict[str, list[str]]:
         """{factory: the names of its arguments}."""

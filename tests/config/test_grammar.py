@@ -471,12 +471,14 @@ def test_the_names_in_a_call_the_outermost_first(text, names):
     ],
 )
 def test_the_files_that_a_call_reads(text, paths):
-    assert DELAY.paths(text) == paths
+    there = {f"delay.{argument}": pathlib.Path(path).expanduser() for argument, path in paths.items()}
+    assert calls.files({"delay": text}) == there
 
 
 def test_all_files_that_a_call_reads_are_told():
     text = "slow_fraction(duration_trace('a.csv'), duration_trace('b.csv'), 0.5)"
-    assert DELAY.paths(text) == {"path": "a.csv", "path[1]": "b.csv"}
+    there = {"delay.path": pathlib.Path("a.csv"), "delay.path[1]": pathlib.Path("b.csv")}
+    assert calls.files({"delay": text}) == there
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,9 @@ def _named_source(settings: Settings, split: Split, read: Callable[..., Source] 
 
 def make_inputs(settings: Settings, source: Source) -> Inputs | None:
     """How the model reads the data set's examples; None: as they are."""
-    augmentation = grammar("augmentation").given(settings.augmentation)
-    with naming("augmentation"):
-        inputs = Inputs.of(source, **augmentation, dtype=settings.float_type)
+    inputs: Inputs = grammar("augmentation").make(
+        settings.augmentation, lambda _, **given: Inputs.of(source, **given, dtype=settings.float_type)
+    )
     if source.x.ndim == 4:
         side = max(source.x.shape[1:3])
         allowed = f"at most {side}, the side of the images"
