@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import doctest
 import functools
 import inspect
 import re
@@ -89,7 +90,7 @@ def _signature(grammar: Grammar, parameter: inspect.Parameter) -> str:
 def _example(grammar: Grammar, name: str) -> str:
     """A call of a factory: the one of its docstring, else one with the defaults of its first arguments."""
     factory, own = grammar.factories[name], grammar.parameters(name)
-    code = "\n".join(re.findall(r"^\s*(?:>>>|\.\.\.) (.*)", _docstring(factory), re.M))
+    code = "".join(each.source for each in doctest.DocTestParser().get_examples(_docstring(factory)))
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             # Without what the experiment fills in, as the labels or the rule, and without the names of modules.
