@@ -57,16 +57,15 @@ def _run_as_member(asked: Given, member: "Member") -> int:
 
     settings = member.settings(lambda: _described(asked)[0])
     _set_up_jax(settings.float_type)
-    return (
-        member.follow(settings)
-        if isinstance(member, Follower)
-        else _exit_status(_run(asked, settings, {}, member))
-    )
+    if isinstance(member, Follower):
+        return member.follow(settings)
+    return _exit_status(_run(asked, settings, {}, member))
 
 
 def _described(asked: Given) -> tuple[Settings, dict[str, Any]]:
     """The settings of a command, without what no run reads, and what a sweep crosses them with; JAX is set up."""
-    settings, swept = settings_of(asked), swept_by(asked)
+    swept = swept_by(asked)  # first, for it says of a directory what is damaged there
+    settings = settings_of(asked)
     _set_up_jax(settings.float_type)
     return without_unread(asked, settings, swept), swept
 
