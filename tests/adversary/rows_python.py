@@ -96,6 +96,11 @@ def changed_rule(part, change):
     return built._replace(**{part: changed})
 
 
+def reporting(report):
+    built = jafl.rules.fedbuff().build()
+    return simulate(rule=built._replace(fold=lambda *given: (built.fold(*given)[0], report)))
+
+
 def looked_up(**changes):
     """A model that looks up the whole numbers of its examples in a table of four rows."""
     model = jafl.Model((lambda key: np.ones((4, 3), np.float32), lambda params, x: params[x].mean(axis=1)))
@@ -266,6 +271,7 @@ ROWS = {
     "server drawn by numpy": (simulate(server_optimizer=optimizer(by_numpy)), "what server_optimizer computes ... Draw them by jax.random"),
     "rule drawn by numpy": (simulate(rule=changed_rule("fold", by_numpy)), "what rule computes ... Draw them by jax.random"),
     "rule in numpy": (simulate(rule=changed_rule("finish", lambda leaf: np.array(leaf))), "rule is ... asks for numbers ... jax.numpy"),
+    "report of two numbers": (reporting({"own": jnp.ones((2, 3))}), "trips' report 'own' is (2, 3) ... one number"),
     "loss drawn by numpy": (outputs(lambda x: by_numpy(x[:, :3])), "what model computes ... Draw them by jax.random"),
     "token 4 of 4": (looked_up(x=np.full((6, 4), 4)), "federation.x holds the token 4 (example 0) ... has no row"),
     "token of the test": (looked_up(test_x=np.full((6, 4), 9)), "federation.test_x holds the token 9 (example 0)"),

@@ -81,6 +81,10 @@ FACTORS = {
         DIFFERENT,
     ),
     "a norm": (each(lambda u: -u / jnp.linalg.norm(u)), "not linear"),
+    "a model's own type": (
+        lambda total, state: {name: -u for name, u in total.items()},
+        "cannot run on vectors",
+    ),
 }
 
 
@@ -123,6 +127,11 @@ SERVERS = {
         READS,
     ),
     "lars": (optax.lars(0.1), "not linear"),
+    "signs": (optax.sign_sgd(0.1), "not linear"),
+    "skipping": (
+        optax.apply_if_finite(optax.sgd(0.1), 3),
+        "keeps or reports numbers that depend on the updates",
+    ),
     "blocks' rms": (optax.chain(optax.clip_by_block_rms(1.0), optax.sgd(0.1)), "not linear"),
 }
 

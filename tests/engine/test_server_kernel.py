@@ -117,13 +117,18 @@ def test_any_number_of_versions_trips_and_clients(amounts):
     compare((20, 200), np.float32, versions=versions, size=size, read=read)
 
 
-def test_which_rows_and_which_chips():
+def test_which_rows_in_which_blocks_and_which_chips(monkeypatch):
     def rows(dtype, *shape):
         return tiled_rows.zeros(4, jax.ShapeDtypeStruct(shape, dtype), tiled=True)
 
     assert kernels.takes(rows(np.float32, 5, 6))
     assert not kernels.takes(rows(np.float32, 5))
     assert not kernels.takes(rows(jnp.bfloat16, 5, 6))
+    # Blocks as high as fits: of 8 state arrays, before and after, 12 updates and 12 stored values two; 16 versions.
+    held = 2 * (2 * 8 + 12 + 12) + 16
+    for memory, down in ((16 * held * 128 * 4, 2), (16 * held * 128 * 4 - 1, 4)):
+        monkeypatch.setattr(server_kernel, "VECTOR_MEMORY", memory)
+        assert server_kernel._block(rows(np.float32, 30, 100), 12, 1, 8)[:3] == (1, down, 1)
     kinds = ("TPU v5 lite", "TPU v6 lite", "TPU v4", "cpu")
     chips = [types.SimpleNamespace(device_kind=kind) for kind in kinds]
     assert [kernels.on(chip) for chip in chips] == ["compiled", "compiled", "", ""]

@@ -67,7 +67,7 @@ def test_versions_that_nobody_reads_go_to_the_spare_slot(case):
 def test_shapes_and_ranges(case):
     schedule = case.schedule()
     plan = trip_by_trip(schedule)
-    assert plan.width == 1
+    assert plan.width == plan.num_rows == 1
     assert plan.read_slot.shape == (schedule.num_trips,)
     assert plan.write_slot.shape == (schedule.num_steps,)
     assert plan.first_trip.shape == (schedule.num_steps + 1,)

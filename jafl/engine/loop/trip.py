@@ -220,7 +220,10 @@ def make_arrival(program: Program, trip: jax.Array, trained: Trained) -> Arrival
 
 
 def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Trained) -> Arrival:
-    """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``)."""
+    """What a rule sees of the trips ``first`` to ``first + count - 1``, all of which wait (``Rule.whole_step``).
+
+    Clients that send something beside their updates keep something, too, and then no step is taken whole.
+    """
     assert program.waves is not None
     data, arrivals = program.data, program.server.arrivals
 
@@ -233,11 +236,9 @@ def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Train
     numbers = jax.tree.map(
         lambda column: column.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False), numbers
     )
-    large = (waiting.result.update, waiting.start, waiting.result.sent)
+    large = (waiting.result.update, waiting.start)
     # A tuple of rows, and not one array: to put them together would copy every update that waits.
-    updates, starts, sent = zip(
-        *(row_at(large, rows[number], many=True) for number in range(count)), strict=True
-    )
+    updates, starts = zip(*(row_at(large, rows[number], many=True) for number in range(count)), strict=True)
     client = part(program.training.trips.client)
     return Arrival(
         update=updates,
@@ -249,7 +250,6 @@ def make_arrivals(program: Program, first: jax.Array, count: int, waiting: Train
         local_steps=numbers.local_steps,
         loss=numbers.loss,
         columns={name: part(column) for name, column in arrivals.columns.items()},
-        sent=None if waiting.result.sent is None else sent,
     )
 
 

@@ -390,11 +390,11 @@ def _check_rows(plan: ExecutionPlan, trained_before: np.ndarray) -> None:
 def _check_consecutive(plan: ExecutionPlan) -> None:
     """Refuses waves in which a trip waits while another wave trains: the matrix form keeps one wave."""
     members = np.bincount(plan.wave, minlength=len(plan.wave_before))
-    ends = np.cumsum(members)
-    first, in_order = ends - members, bool(np.all(np.diff(plan.wave) >= 0))
-    later = np.flatnonzero(plan.wave_before != first)
-    if not (in_order and not later.size):
-        wave = int(later[0]) if later.size else int(plan.wave[np.flatnonzero(np.diff(plan.wave) < 0)[0]])
+    # As trips train before they are folded, waves that begin where those before them end have them in order.
+    later = np.flatnonzero(plan.wave_before != np.cumsum(members) - members)
+    if later.size:
         allowed = "none in the matrix form, where a wave holds trips that are folded one after the other"
         remedy = 'Make it with jafl.in_waves(schedule, width, form="matrix").'
-        require(False, "the first wave that trains while an earlier one waits", wave, allowed, remedy)
+        require(
+            False, "the first wave that trains while an earlier one waits", int(later[0]), allowed, remedy
+        )
