@@ -165,12 +165,14 @@ def test_what_is_not_a_plan_of_this_schedule_is_refused():
     refused("folded before it trains", wave_before=late)
     refused("taken before it is folded", row=np.zeros_like(plan.row))
     refused("rows", num_rows=plan.num_rows - 1)
-    refused("the plan's wave is", wave=plan.wave + len(plan.wave_before))
+    for change in (-1, len(plan.wave_before)):
+        refused("the plan's wave is", wave=plan.wave + change)
     read_slot = plan.read_slot.copy()
     read_slot[[50, 90]] += 1
     refused("the version that the plan has for trip 50 is ", read_slot=read_slot % plan.num_slots)
     refused("lengths", row=plan.row[:-1])
-    refused("the plan's place", place=np.zeros_like(plan.place))
+    for place in (np.zeros_like(plan.place), plan.place - 1, plan.place + 1):
+        refused("the plan's place", place=place)
     refused("the plan's lanes is 9", lanes=9)
 
 
