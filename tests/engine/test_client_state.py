@@ -14,6 +14,7 @@ from small_runs import alone, small_parts
 import jafl
 from jafl import delays, rules
 from jafl.clients import ClientResult, ClientStateRequest, ClientWork
+from jafl.engine.plan.compatibility import check_exchange
 from jafl.engine.plan.slots_and_waves import check_plan, previous_trips
 from jafl.records import Rule
 from jafl.simulation.simulate_many import simulate_many
@@ -302,6 +303,8 @@ def test_one_row_has_one_precision():
         jafl.SettingError, match="precision of the clients' state is 'full', but must be 'int8'"
     ):
         simulate(schedule(), counting_work(), rules.ca2fl(memory_precision="int8"))
+    nothing = counting_work()._replace(state=ClientStateRequest(lambda params: {}))
+    check_exchange(nothing, rules.ca2fl(memory_precision="int8").build(), {})
 
 
 @pytest.mark.few_in_full(2)

@@ -58,7 +58,8 @@ def test_waves_compute_the_schedule(case, width, rows, unequal, mixed, lanes):
     schedule = case.schedule()
     cost = 1.0 + 30.0 * (schedule.client % 5) if unequal else None
     lanes = min(lanes, width)
-    plan = in_waves(schedule, width, rows=rows, cost=cost, mixed=mixed, lanes=lanes)
+    how = {"mixed": True} if mixed else {}  # by default trips of like cost share a wave
+    plan = in_waves(schedule, width, rows=rows, cost=cost, lanes=lanes, **how)
     replay(schedule, plan)
     check_plan(schedule, plan)
     assert plan.num_rows <= (2 * width if rows is None else rows)
