@@ -1,5 +1,6 @@
 """What every rule must keep, one row per public rule; the table is checked against the package's rules."""
 
+import contextlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -487,12 +488,12 @@ def test_a_scaled_step_moves_the_optimizer_and_a_skipped_one_does_not():
 
 
 @pytest.mark.parametrize(
-    "scale, parts", [(1.5, "is 1.5, but must be from 0 to 1"), (np.ones(2), "a single number")]
+    "scale, parts", [(0.5, None), (1.5, "is 1.5, but must be from 0 to 1"), (np.ones(2), "a single number")]
 )
-def test_a_scale_that_is_none_is_refused(scale: Any, parts: str):
+def test_a_scale_that_is_none_is_refused(scale: Any, parts: str | None):
     plain = rules.fedavg().build()
     rule = plain._replace(finish=lambda buffer, params: (*plain.finish(buffer, params)[:3], scale))
-    with pytest.raises(jafl.SettingError, match=parts):
+    with pytest.raises(jafl.SettingError, match=parts) if parts else contextlib.nullcontext():
         small_run(rule, 3)
 
 
