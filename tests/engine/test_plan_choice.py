@@ -39,6 +39,7 @@ def test_side_by_side_no_other_half_of_the_width_is_quicker(clients, size):
     halves = [plan.width >> power for power in range(7)]
     assert plan.lanes in halves
     assert spent(plan, plan.lanes) == min(spent(plan, lanes) for lanes in halves)
+    assert plan_choice.default_plan(schedule, rules.asgd(), np.zeros(5), Placement()).width == 1, "on a CPU"
 
 
 def test_waves_that_are_full_train_at_once():
@@ -104,6 +105,7 @@ def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
 
 def test_the_quickest_lanes_are_those_of_most_groups():
     assert plan_choice.quickest_lanes(np.full(5, 10)) == 10
+    assert plan_choice.quickest_lanes(np.array([1] * 100 + [2])) == 1
     assert plan_choice.quickest_lanes(np.array([3] * 100 + [100])) == 4, "the one large group takes 25 rounds"
     # Of lengths that arrays get: 96 would take two rounds.
     assert plan_choice.quickest_lanes(np.array([3] + [100] * 100)) == 112
