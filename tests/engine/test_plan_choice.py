@@ -11,7 +11,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl import rules
 from jafl.engine.devices import Placement
-from jafl.engine.plan import plan_choice
+from jafl.engine.plan import make_program, plan_choice
 
 
 def schedule_of(clients, size, trips):
@@ -109,6 +109,20 @@ def test_the_quickest_lanes_are_those_of_most_groups():
     assert plan_choice.quickest_lanes(np.array([3] * 100 + [100])) == 4, "the one large group takes 25 rounds"
     # Of lengths that arrays get: 96 would take two rounds.
     assert plan_choice.quickest_lanes(np.array([3] + [100] * 100)) == 112
+
+
+@pytest.mark.parametrize(
+    "device_bytes, width, expected",
+    [(255_999, 2, (True, 10)), (256_000, 2, (False, 0)), (255_999, 50, (True, 0))],
+)
+def test_what_takes_more_than_a_sixteenth_of_a_device_is_divided(device_bytes, width, expected):
+    """Examples only where a wave fetches fewer than half of them, up to 10 for each of its clients."""
+    x = np.zeros((1000, 4), np.float32)
+    data = types.SimpleNamespace(x=x, offsets=np.arange(0, 1001, 10))
+    program = types.SimpleNamespace(placement=Placement(), data=data)
+    carry, plan = types.SimpleNamespace(memory=x), types.SimpleNamespace(width=width)
+    placement = make_program._with_large_arrays_divided(program, carry, plan, device_bytes)
+    assert (placement.memory_is_sharded, placement.sharded_client_examples) == expected
 
 
 @pytest.mark.full
