@@ -93,22 +93,18 @@ def test_what_the_run_writes_is_allocated_without_a_copy():
 
 
 @pytest.mark.few_in_full(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("case", "width"),
     [
-        *(
-            pytest.param(case, width, id=name, marks=pytest.mark.full)
-            for name, case, width in (
-                ("fedbuff", {}, 1),
-                ("wkafl", {"rule": "wkafl"}, 1),
-                ("aced", {"rule": "aced"}, 1),
-                ("two epochs", {"local_epochs": 2, "batch_size": 8}, 1),
-                ("two epochs, 16 wide", {"local_epochs": 2, "batch_size": 8}, 16),
-                ("ace, 8 wide", {"rule": "ace"}, 8),
-                ("cnn", {"model": jafl.models.cnn(10, (8,))}, 1),
-                ("cnn, 4 wide", {"model": jafl.models.cnn(10, (8,))}, 4),
-            )
-        ),
+        ({}, 1),
+        ({"rule": "wkafl"}, 1),
+        ({"rule": "aced"}, 1),
+        ({"local_epochs": 2, "batch_size": 8}, 1),
+        ({"local_epochs": 2, "batch_size": 8}, 16),
+        ({"rule": "ace"}, 8),
+        ({"model": jafl.models.cnn(10, (8,))}, 1),
+        ({"model": jafl.models.cnn(10, (8,))}, 4),
     ],
 )
 def test_temporary_values_are_foretold_within_a_factor(case, width):
