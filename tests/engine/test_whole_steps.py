@@ -1,5 +1,6 @@
 """Server steps whose trips a rule takes all at once, against the same steps trip by trip."""
 
+import dataclasses
 from unittest import mock
 
 import jax
@@ -148,13 +149,13 @@ def test_waves_before_steps_are_a_valid_plan(width):
     [
         pytest.param(rules.wkafl(K), 3, "tpu", marks=pytest.mark.full),  # two waves in one step
         pytest.param(rules.wkafl(K), 9, "cpu", marks=pytest.mark.full),
-        pytest.param(rules.wkafl(K), 1, "tpu", marks=pytest.mark.full),
+        pytest.param(rules.wkafl(1), 1, "tpu", marks=pytest.mark.full),
         pytest.param(rules.fedbuff(), 9, "tpu", marks=pytest.mark.full),
     ],
     ids=["narrow waves", "on a CPU", "trip by trip", "a sum"],
 )
 def test_where_trips_are_folded_one_by_one(rule, width, platform):
-    given = arguments(rule)
+    given = arguments(rule, dataclasses.replace(CASE, buffer_size=rule.build().buffer_size or K))
     plan = jafl.in_waves(given[0], width) if width > 1 else jafl.trip_by_trip(given[0])
     with accelerator_forms(platform):
         program, carry = placed(*given, plan=plan, together=True)
