@@ -87,7 +87,9 @@ def _mark_all_but_few(items, mark, tier):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for those in cases.values():
         (number,) = those[0].get_closest_marker(mark).args
-        kept = {position * len(those) // number for position in range(number)}  # spread over all
+        # Spread over all, each a place further in its part: equal steps may meet one value only of what takes turns.
+        part = max(1, len(those) // number)
+        kept = {position * len(those) // number + position % part for position in range(number)}
         for position, item in enumerate(those):
             if position not in kept:
                 item.add_marker(tier)

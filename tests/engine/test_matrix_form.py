@@ -14,6 +14,7 @@ from rule_cases import RULES, SCHEDULES
 from tiers import in_tiers
 
 import jafl
+from jafl.engine.forms import server_kernel
 from jafl.engine.plan.preparation import NoMatrixForm
 
 NAMED = {case.name: case for case in (*ENGINE_CASES, *RULE_CASES)}
@@ -93,6 +94,7 @@ def test_the_form_of_each_accelerator_gives_the_same(name: str, platform: str):
 
 @pytest.mark.few_in_full(3)
 @pytest.mark.full
+@pytest.mark.filterwarnings("error:The matrix form runs without its kernel")
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("name", [name for name in ONE_EACH if is_linear(NAMED[name])])
 def test_the_kernel_of_a_tpu_gives_the_same(name: str, precision: str):
@@ -102,7 +104,10 @@ def test_the_kernel_of_a_tpu_gives_the_same(name: str, precision: str):
 
 
 @pytest.mark.full
-def test_a_compiler_that_refuses_the_kernel_does_without_it():
+@pytest.mark.parametrize("refused", ["the small example", "the program"])
+def test_a_compiler_that_refuses_the_kernel_does_without_it(refused, monkeypatch):
+    if refused == "the program":
+        monkeypatch.setattr(server_kernel, "is_right", lambda interpret: True)
     with (
         accelerator_forms("tpu", kernel="compiled"),
         pytest.warns(UserWarning, match="runs without its kernel"),
