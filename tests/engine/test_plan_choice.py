@@ -108,6 +108,7 @@ def test_the_quickest_lanes_are_those_of_most_groups():
     assert plan_choice.quickest_lanes(np.array([1] * 100 + [2])) == 1
     assert plan_choice.quickest_lanes(np.array([3] * 100 + [100])) == 4, "the one large group takes 25 rounds"
     # Of lengths that arrays get: 96 would take two rounds.
+    assert make_program.padded(np.arange(9)).tolist() == [*range(9), 8]
     assert plan_choice.quickest_lanes(np.array([3] + [100] * 100)) == 112
 
 
