@@ -128,7 +128,7 @@ def test_which_rows_in_which_blocks_and_which_chips(monkeypatch):
     held = 2 * (2 * 8 + 12 + 12) + 16
     for memory, down in ((16 * held * 128 * 4, 2), (16 * held * 128 * 4 - 1, 4)):
         monkeypatch.setattr(server_kernel, "VECTOR_MEMORY", memory)
-        assert server_kernel._block(rows(np.float32, 30, 100), 12, 1, 8)[:3] == (1, down, 1)
+        assert server_kernel._block(rows(np.float32, 30, 100), 12, 12, 8)[:3] == (1, down, 1)
     kinds = ("TPU v5 lite", "TPU v6 lite", "TPU v4", "cpu")
     chips = [types.SimpleNamespace(device_kind=kind) for kind in kinds]
     assert [kernels.on(chip) for chip in chips] == ["compiled", "compiled", "", ""]
