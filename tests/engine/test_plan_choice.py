@@ -25,6 +25,16 @@ def schedule_of(clients, size, trips):
     )
 
 
+def arguments(schedule, rule):
+    random, clients = np.random.default_rng(0), schedule.num_clients
+    x, y = random.normal(size=(4 * clients, 6)), random.integers(0, 3, 4 * clients)
+    parts = jafl.data.iid(y, clients, seed=0)
+    federation = jafl.Federation.from_arrays(x, y, parts, test_x=x[:12], test_y=y[:12], num_classes=3)
+    model = jafl.models.softmax(3)
+    work = jafl.client_work(model, learning_rate=0.2, batch_size=4)
+    return schedule, federation, work, rule, model.init(jax.random.key(1), x), jax.random.key(2)
+
+
 def spent(plan, lanes):
     """Rounds, each of a fixed part and one for each lane, that computes whether it has a trip or not."""
     sizes = np.bincount(plan.wave)
@@ -78,20 +88,7 @@ def test_several_accelerators_share_the_trips_that_one_would_have(clients, devic
 def test_the_plan_taken_side_by_side_computes_what_trip_by_trip_does():
     """As an accelerator would: lanes in turns."""
     with jax.enable_x64(True):
-        random = np.random.default_rng(0)
-        x, y = random.normal(size=(240, 6)), random.integers(0, 3, 240)
-        federation = jafl.Federation.from_arrays(
-            x, y, jafl.data.iid(y, 60, seed=0), test_x=x[:12], test_y=y[:12], num_classes=3
-        )
-        model = jafl.models.softmax(3)
-        given = (
-            schedule_of(60, 1, 400),
-            federation,
-            jafl.client_work(model, learning_rate=0.2, batch_size=4),
-            rules.asgd(),
-            model.init(jax.random.key(1), federation.x),
-            jax.random.key(2),
-        )
+        given = arguments(schedule_of(60, 1, 400), rules.asgd())
         plan = plan_choice.default_plan(given[0], given[3], given[4], Placement(side_by_side=True))
         assert 1 < plan.lanes < plan.width
         side_by_side = jafl.simulate(*given, evaluate_at=[], together=True)
@@ -130,16 +127,8 @@ def test_what_takes_more_than_a_sixteenth_of_a_device_is_divided(device_bytes, w
 def test_a_rule_with_client_memory_is_never_folded_in_parts():
     """What is stored of a client is read and written trip by trip, whatever the rule says of its buffer."""
     schedule = schedule_of(12, 6, 60)
-    y = np.arange(48) % 3
-    x = np.random.default_rng(0).normal(size=(48, 4)).astype(np.float32)
-    federation = jafl.Federation.from_arrays(
-        x, y, jafl.data.iid(y, 12, seed=0), test_x=x[:4], test_y=y[:4], num_classes=3
-    )
-    model = jafl.models.softmax(3)
-    given = (schedule, federation, jafl.client_work(model, learning_rate=0.1, batch_size=2))
-    rest = (model.init(jax.random.key(0), x), jax.random.key(1))
     # In waves of 12 a part has at most the 6 trips of its step.
     for rule, largest in ((rules.fedbuff(), 6), (rules.ca2fl().build()._replace(additive=True), 0)):
         plan = jafl.in_waves(schedule, 12)
-        program, _ = placed(*given, rule, *rest, plan=plan, together=True)
+        program, _ = placed(*arguments(schedule, rule), plan=plan, together=True)
         assert program.placement.trips_folded_together == largest
