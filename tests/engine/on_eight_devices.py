@@ -187,7 +187,7 @@ def main() -> None:
         compare(known[name], "float64", devices=8, together=number % 2 == 1)
     for number, name in enumerate(in_matrix_form):
         compare(known[name], "float64", devices=8, together=number % 2 == 1, width=2, form="matrix")
-    compare(known[CASES[0]], "float64", devices=2, together=False)  # each folds its share of a step, trip by trip
+    compare(known[CASES[0]], "float64", devices=2)  # each folds its share of a step, one by one
     unequal = known["local epochs, LR-Norm"]
     compare(unequal, "float64", devices=2, together=True, width=8, lanes=4)  # two at a time on each
     compare(unequal, "float64", devices=3, together=True)

@@ -9,10 +9,8 @@ import pytest
 from against_reference import Case, compare
 from engine_cases import CASES
 from quick_compilation import quick_compilation  # noqa: F401
-from tiers import in_tiers
 
 NAMED = {case.name: case for case in CASES}
-USUAL = ("fedbuff",)
 SELDOM = (
     "local steps beyond an epoch",
     "one short minibatch, LR-Norm",
@@ -76,7 +74,7 @@ def test_engine_equals_reference(name: str):
 @pytest.mark.full
 @pytest.mark.few_in_full(5)
 @pytest.mark.compiled_as_for_users
-@pytest.mark.parametrize("name", in_tiers(KINDS, USUAL))
+@pytest.mark.parametrize("name", KINDS)
 def test_engine_equals_reference_in_float32_with_all_optimisations(name: str):
     compare(NAMED[name], "float32")
 
@@ -89,14 +87,8 @@ def test_engine_equals_reference_with_all_optimisations(case: Case):
     compare(case, "float64")
 
 
-IN_WAVES_IN_THE_DEFAULT_TIER = (
-    "fedbuff",
-    "fedbuff, after the round, some leave",
-)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("name", IN_WAVES_IN_THE_DEFAULT_TIER)
+@pytest.mark.parametrize("name", ["fedbuff", "fedbuff, after the round, some leave"])
 def test_engine_equals_reference_in_waves(name: str):
     compare(NAMED[name], "float64", width=6, together=True)
 
@@ -111,11 +103,8 @@ def test_engine_equals_reference_in_waves_with_all_optimisations(name: str):
 
 @pytest.mark.few_in_full(3)
 @pytest.mark.full
-@pytest.mark.parametrize("mixed", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "name",
-    in_tiers(["local epochs, LR-Norm", "full batches, several steps"], ["full batches, several steps"]),
-)
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("name", ["local epochs, LR-Norm", "full batches, several steps"])
 def test_engine_equals_reference_with_few_lanes_for_unequal_clients(name: str, mixed: bool):
     compare(NAMED[name], "float64", width=7, lanes=3, mixed=mixed, together=True)
 

@@ -11,7 +11,6 @@ from accelerator_forms import accelerator_forms
 from against_reference import Case, make_federation, make_schedule
 from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
-from tiers import in_tiers
 
 import jafl
 from jafl import engine, rules
@@ -100,8 +99,8 @@ RULES = {
 
 @pytest.mark.few_in_full(2)
 @pytest.mark.full
-@pytest.mark.parametrize("lanes", [pytest.param(9, marks=pytest.mark.full), 3])
-@pytest.mark.parametrize("rule", in_tiers(RULES, ["a rule of one's own"]))
+@pytest.mark.parametrize("lanes", [9, 3])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_whole_step_is_its_trips_one_by_one(rule, lanes):
     with jax.enable_x64(True):
         given = arguments(rule)
