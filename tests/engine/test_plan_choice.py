@@ -10,7 +10,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
 from jafl import rules
-from jafl.engine.devices import Placement
+from jafl.engine.devices import Placement, place_on
 from jafl.engine.plan import make_program, plan_choice
 
 
@@ -50,6 +50,7 @@ def test_side_by_side_no_other_half_of_the_width_is_quicker(clients, size):
     assert plan.lanes in halves
     assert spent(plan, plan.lanes) == min(spent(plan, lanes) for lanes in halves)
     assert plan_choice.default_plan(schedule, rules.asgd(), np.zeros(5), Placement()).width == 1, "on a CPU"
+    assert place_on(1) == Placement(), "no mesh of one"
 
 
 def test_waves_that_are_full_train_at_once():
