@@ -127,7 +127,12 @@ def test_shares_of_segments(rule):
     assert counted.number >= len(preparation.plan.wave_before)
 
 
-@pytest.mark.parametrize("rule, arguments", [("ace", {}), ("aced", {"active_steps": 8})])
+OFTEN = {"active_steps": 8}
+
+
+@pytest.mark.parametrize(
+    "rule, arguments", [("ace", {}), ("aced", OFTEN), ("aced", {**OFTEN, "memory_precision": "int8"})]
+)
 def test_a_kernels_segment_reads_more_values_of_a_rule_that_recalls_often(rule, arguments):
     """So it ends with its wave. XLA's products would take all of these values for each version."""
     trips = []
@@ -135,4 +140,5 @@ def test_a_kernels_segment_reads_more_values_of_a_rule_that_recalls_often(rule, 
         preparation = prepared(rule, 8, form="matrix", kernel=kernel, arguments=arguments, batch_size=5)
         trips.append(preparation.run.schedule.num_trips / count_segments(preparation).number)
     without, with_kernel = trips
-    assert with_kernel == without if rule == "ace" else with_kernel > 1.1 * without
+    # Memory in few bits is XLA's work, with the kernel, too.
+    assert with_kernel > 1.1 * without if arguments == OFTEN else with_kernel == without

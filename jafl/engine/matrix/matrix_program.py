@@ -114,7 +114,8 @@ def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     width = -(-width // placement.number) * placement.number
     # The kernel fetches those values alone that a segment has. XLA's products take all of them: several chips would
     # exchange more, and compute 1.2 to 1.3 times as long (ACED on four of a v4 and a v5e).
-    recalls = bool(placement.kernel) and len(runs) == 1 and runs[0].recalls_often
+    in_kernel = bool(placement.kernel) and len(runs) == 1 and runs[0].precision == "full"
+    recalls = in_kernel and runs[0].recalls_often
     sizes = Sizes.for_width(width, placement.rows.first_versions, recalls)
     return Layout(state_arrays, Groups(updates, starts, stored), sizes)
 
