@@ -82,6 +82,12 @@ class Topology:
         """For which JAX must lower a program."""
         return "cuda" if self.name == "h100" else "tpu"
 
+    @property
+    def exchange_bandwidth(self) -> float:
+        """Bytes a second that each chip can receive of the others, at most; 0 for a single one."""
+        _, _, shape = self.name.partition(":")
+        return self.chip.link * self.chip.links(tuple(map(int, filter(None, shape.split("x")))))
+
     def placement(self, number: int | None = None, together: bool = True) -> Placement:
         """The placement on ``number`` of its devices (all if None), trips side by side by default.
 

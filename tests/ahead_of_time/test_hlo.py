@@ -161,6 +161,22 @@ def test_collectives_have_bytes(program):
 
 
 @pytest.mark.parametrize(
+    ("operation", "received"),
+    [
+        ("all-gather", 75.0),  # the parts of three others
+        ("all-gather-start", 75.0),
+        ("all-to-all", 75.0),
+        ("all-reduce", 150.0),  # three parts to add up, and three sums
+        ("reduce-scatter", 300.0),  # it makes a quarter of what each chip has
+        ("collective-permute", 100.0),
+    ],
+)
+def test_what_each_of_four_chips_receives(program, operation, received):
+    ((_, one),) = hlo.collectives(program)
+    assert hlo.received_bytes(one._replace(operation=operation, shape="f32[25]"), 4) == received
+
+
+@pytest.mark.parametrize(
     ("shape", "dimensions", "size", "memory"),
     [
         ("f32[3,200]{1,0:T(8,128)}", (3, 200), 8 * 256 * 4, 0),

@@ -57,6 +57,26 @@ def test_devices_of_a_topology(name, number):
         found.placement(number + 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [
+        ("h100", 0),
+        ("v5e:1x1", 0),
+        ("v5e:2x2", 100),
+        ("v5e:2x4", 100),
+        ("v5e:16x16", 200),
+        ("v6e:1x1", 0),
+        ("v4:2x2x1", 100),
+        ("v5p:2x2x4", 300),
+        ("v5p:4x4x4", 600),  # the data sheet's 4,800 Gbit/s: the whole torus alone uses all links
+    ],
+)
+def test_bandwidth_between_chips(name, gigabytes):
+    """Of a chip in a corner, which has a link for each axis; in a whole torus two."""
+    found = topologies.Topology(name, CHIPS[name.partition(":")[0]], ())
+    assert found.exchange_bandwidth == gigabytes * 1e9
+
+
 @needs_libtpu
 @pytest.mark.full
 def test_a_small_program_has_an_estimate():

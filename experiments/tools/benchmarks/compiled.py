@@ -8,9 +8,9 @@
     python -m experiments.tools.benchmarks.compiled --starting --default_plan --clients=1000  # before the first step
 
 Nothing runs on an accelerator. Times are the compiler's estimates, in kilocycles a client trip (1,500 kilocycles are
-a millisecond of a v5e); ``+ bytes`` adds what moves without an estimate, as bytes over the memory's bandwidth.
-Collectives are in neither. A trip is one local step on 32 examples; 100 clients in flight, K = 10 where the rule
-buffers. Needs libtpu: pip install "jafl[tpu]".
+a millisecond of a v5e); ``+ bytes`` adds what moves without an estimate, as bytes over the memory's bandwidth, and
+what chips exchange, over that of their links, without any latency. A trip is one local step on 32 examples; 100
+clients in flight, K = 10 where the rule buffers. Needs libtpu: pip install "jafl[tpu]".
 
 ``--starting`` shows what a run waits for before its first step: seconds of this machine, by the wall clock and, in
 brackets, of its processors, of tracing and lowering and of compiling. One more row a model is its evaluation.

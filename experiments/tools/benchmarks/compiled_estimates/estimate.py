@@ -84,9 +84,18 @@ class Estimate:
         return sum(self.unpriced.values()) / self.topology.chip.bandwidth * self.topology.chip.clock
 
     @property
+    def exchange_cycles(self) -> float:
+        """What each chip receives in one round over the bandwidth between chips, as cycles; without any latency."""
+        chip, bandwidth = self.topology.chip, self.topology.exchange_bandwidth
+        number = len(self.topology.devices)
+        size = lambda one: hlo.received_bytes(one, number) if one.collective else 0  # noqa: E731
+        received = sum(self._listed(size, lambda one: one.collective).values())
+        return received / bandwidth * chip.clock if received else 0.0
+
+    @property
     def all_cycles(self) -> float | None:
-        """``cycles`` and ``unpriced_cycles``; collectives are in neither."""
-        return None if self.cycles is None else self.cycles + self.unpriced_cycles
+        """``cycles``, ``unpriced_cycles`` and ``exchange_cycles``."""
+        return None if self.cycles is None else self.cycles + self.unpriced_cycles + self.exchange_cycles
 
     @property
     def seconds(self) -> float | None:

@@ -520,6 +520,16 @@ def collective_bytes(one: Instruction) -> int:
     return sum(array.bytes for array in arrays)
 
 
+def received_bytes(one: Instruction, chips: int) -> float:
+    """The bytes that each of so many chips receives of the others in a collective, if nothing is sent twice."""
+    made = collective_bytes(one)
+    if one.collective == "reduce-scatter":
+        return made * (chips - 1)  # a part of each of the others, as large as what is left
+    if one.collective in ("collective-permute", "collective-broadcast"):
+        return made
+    return made * (chips - 1) / chips * (2 if one.collective == "all-reduce" else 1)
+
+
 def by_name(named: Iterable[tuple[str, float]]) -> dict[str, float]:
     """{name: the sum of its numbers}, the largest first."""
     total: dict[str, float] = {}

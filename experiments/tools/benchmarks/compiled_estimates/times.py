@@ -31,7 +31,7 @@ class Times:
       evaluation_seconds: of all evaluations.
       evaluations: how many.
       not_priced: {operation: bytes a trip} that have no estimate; counted at the memory's bandwidth.
-      collectives: {kind: bytes a trip on each chip}; in no estimate.
+      collectives: {kind: bytes a trip on each chip}; counted at the bandwidth between chips.
       unknown_rounds: loops that count as one round because nobody knows how many they make.
     """
 
