@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jafl.base.errors import require
 from jafl.config import grid
 from jafl.config.calls import CALLS
 from jafl.config.data_cache import DataCache, source_settings
@@ -80,8 +81,11 @@ class Request:
 
 
 def requests_in(content: Mapping[str, Any]) -> list[Request]:
-    """The requests that ``sweep.json`` lists, in their order."""
-    entries = content["listed"]
+    """The requests that ``sweep.json`` lists, in their order; SettingError if it lists none."""
+    entries: Any = content.get("listed")
+    require(
+        entries, "listed in sweep.json", entries, "the runs that were requested", "Start in another folder."
+    )
     arms = content.get("arms") or {name: {"algorithm": name} for entry in entries for name in entry["arms"]}
     return [
         Request(entry["sweep"], {label: arms[label] for label in entry["arms"]}, entry["seed"])

@@ -25,7 +25,7 @@ def transformer(positions):
     return dataclasses.replace(model, task="language_modelling")
 
 
-@pytest.mark.few_by_default(2)
+@pytest.mark.few_by_default(1)
 @pytest.mark.parametrize(
     ("make", "x"),
     [

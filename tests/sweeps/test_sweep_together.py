@@ -14,13 +14,14 @@ from waiting import until
 
 from jafl.base import checksums
 from jafl.base.errors import SettingError
+from jafl.config import grid
 from jafl.config.data_cache import DataCache
 from jafl.config.settings import Settings
 from jafl.runs import training
 from jafl.runs.directory.damage import is_closed
 from jafl.runs.lock import directory_lock
 from jafl.simulation.stacking import GroupTooLarge
-from jafl.sweeps.grid_runs import SweepRuns, directories, requests_in
+from jafl.sweeps.grid_runs import Request, SweepRuns, directories
 from jafl.sweeps.sweep import run_sweep
 
 SMALL = {
@@ -350,7 +351,7 @@ def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch):
 def batches(changes, sweep, **options):
     """The paths of a sweep's runs, batch by batch."""
     settings = Settings(**{**SMALL, **changes})
-    requests = requests_in({"sweep": sweep, "seed": settings.seed, "algorithm": settings.algorithm})
+    requests = [Request(sweep, grid.algorithm_arms(settings), settings.seed)]
     root = pathlib.Path("nowhere")
     requested = frozenset(p for one in requests for p in directories(root, one.conditions(settings, ())))
     runs = SweepRuns(root, requests, settings, (), requested, **{"share_programs": True, **options})
