@@ -46,10 +46,12 @@ class Sizes(NamedTuple):
 
     @classmethod
     def for_width(cls, width: int, first_versions: int, recalls: bool) -> "Sizes":
-        """The limits for waves of ``width`` trips on devices whose first product makes at most ``first_versions``.
+        """The limits for waves; they depend on nothing but the arguments, so that rules share a program.
 
-        recalls: whether the rule recalls other clients' values about as often as trips arrive. They depend on nothing
-        else, so that rules share a program.
+        Args:
+          width: trips in a wave.
+          first_versions: that the first product makes at most, on these devices.
+          recalls: whether the rule recalls other clients' values about as often as trips arrive.
         """
         # No wave has more versions than trips; but 8 rows of a product cost no more than fewer.
         first_versions = min(first_versions, max(width, 8))
@@ -60,7 +62,7 @@ class Sizes(NamedTuple):
         # segment had room for one client only, it could not hold that operation, and the cutting would never end.
         versions = first_versions + further_products * VERSIONS_AT_ONCE
         # Else the cuts would come from these values, and not from the waves: ACED (1,000 clients in flight, the last
-        # 300 steps' active) has segments of 36 trips in place of 25.
+        # 300 steps' active) has segments of 38.5 trips in place of 27.6.
         memory = (1 + recalls) * width
         return cls(width, versions, max(memory, 2), 4 * width, first_versions)
 

@@ -57,7 +57,10 @@ def train_wave(run: SegmentInputs, carry: MatrixCarry, segment: Segments) -> tup
 
 
 def _starts(on_one_tpu: bool, snapshots: ArrayTree, slots: Array) -> ArrayTree:
-    """[W, *P] the models to start from."""
+    """[W, *P] the models in the ``slots`` [W] of the snapshots, from which trips start.
+
+    on_one_tpu: whether a single TPU looks them up.
+    """
     if not on_one_tpu or len(slots) > FEW_LANES:
         return rows_at(snapshots, slots)
     # A TPU looks many rows up in a loop, and moves in front of it what rounds them for products in bfloat16. It would
