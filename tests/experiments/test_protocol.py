@@ -738,7 +738,7 @@ def test_a_contrary_verdict_is_explained(monkeypatch, tmp_path):
 # The control
 
 
-def test_a_twin_is_one_arm_twice_with_grids_half_a_step_apart():
+def test_a_twin_is_one_arm_twice_with_grids_half_a_step_and_random_points_half_a_range_apart():
     folds = SMALL["split.folds"]
     moved = [EXPERIMENT, *(replication.replicated(EXPERIMENT, "desk", number) for number in (1, 9))]
     twins = [control.twin(EXPERIMENT, number) for number in range(3)]
@@ -763,6 +763,15 @@ def test_a_twin_is_one_arm_twice_with_grids_half_a_step_apart():
         )
         steps = math.log(second[0] / first[0]) / math.log(2.5)
         assert abs(steps) == pytest.approx(0.5, abs=0.01), "grids half a step apart, wherever they lie"
+    ranges = {RATE: LogUniform(0.01, 1.0), "local_steps": [1, 2]}
+    drawn = dataclasses.replace(scale.search, space=ranges, trials=50)
+    first, second = (
+        [(trial[RATE], trial["local_steps"]) for trial in next(search.climb(drawn, label, 0))]
+        for label in scale.arms
+    )
+    for (rate, steps), (moved_rate, moved_steps) in zip(first, second, strict=True):
+        shares = abs(math.log(moved_rate / rate) / math.log(100))
+        assert shares == pytest.approx(0.5, abs=0.01) and {steps, moved_steps} == {1, 2}
     coarse = control.twin(EXPERIMENT, 0, coarse=True).scales["desk"].search
     assert (coarse.factor, coarse.fine) == (3.3, None)
 

@@ -80,7 +80,8 @@ class Search:
       seed: decides random combinations and the shifts of grids. A replication moves it.
       factor: between coarse values of a rate.
       fine: between the finer ones; None: none, and the best trial wins (which the protocol does not allow).
-      offsets: {label: a part of a step by which the arm's grids are shifted beside the others'}, for the control.
+      offsets: {label: a part of a step by which the arm's grids are shifted beside the others', and of the ranges its
+        random points}, for the control.
       settings: of the trials alone; examples held out for validation at least.
       score: what a trial is judged by, the mean over seeds: on validation examples.
       lower_is_better: whether the lowest score wins, as of trips to a target.

@@ -91,13 +91,13 @@ def climb(search: Search, label: str, number: int) -> Generator[list[Trial], lis
     rng = np.random.default_rng((search.seed, number))
     listed = {name: values for name, values in space.items() if not isinstance(values, (Rate, LogUniform))}
     rates = {name: values for name, values in space.items() if isinstance(values, Rate)}
+    offset = search.offsets.get(label, 0.0)
     if any(isinstance(values, LogUniform) for values in space.values()):
-        return (yield from _random(search, space, rng))
+        return (yield from _random(search, space, rng, offset))
     bases = [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
     if not rates:
         scores = yield bases
         return Found(bases[int(np.argmax(scores))], failed=max(scores) == FAILED)
-    offset = search.offsets.get(label, 0.0)
     points = {
         name: coarse_points(rate, search.factor, (rng.random() + offset) % 1) for name, rate in rates.items()
     }
@@ -119,11 +119,14 @@ def climb(search: Search, label: str, number: int) -> Generator[list[Trial], lis
     return Found({name: here[name] for name in space}, tuple(edges), failed)
 
 
-def _random(search: Search, space: Space, rng: np.random.Generator) -> Asking:
-    """Random combinations: the same shares of the ranges for each arm."""
+def _random(search: Search, space: Space, rng: np.random.Generator, offset: float) -> Asking:
+    """Random combinations: the same shares of the ranges for each arm, but for an ``offset``."""
     if not search.trials:
         raise SettingError("trials of a search is None, but random trials need their number.")
-    trials = [{name: _draw(values, rng) for name, values in space.items()} for _ in range(search.trials)]
+    trials = [
+        {name: _draw(values, (rng.random() + offset) % 1) for name, values in space.items()}
+        for _ in range(search.trials)
+    ]
     scores = yield trials
     best = trials[int(np.argmax(scores))]
     ranges = {name: values for name, values in space.items() if isinstance(values, LogUniform)}
@@ -131,8 +134,7 @@ def _random(search: Search, space: Space, rng: np.random.Generator) -> Asking:
     return Found(best, edges, max(scores) == FAILED)
 
 
-def _draw(values: Sequence[Any] | LogUniform | Rate, rng: np.random.Generator) -> Any:
-    share = rng.random()
+def _draw(values: Sequence[Any] | LogUniform | Rate, share: float) -> Any:
     if isinstance(values, (LogUniform, Rate)):
         return _rounded(math.exp(math.log(values.low) + share * math.log(values.high / values.low)))
     return values[int(share * len(values))]

@@ -101,9 +101,9 @@ def prepared(
     work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH)
     run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
     if default_plan:
-        return prepare_for(chip, run)
+        return prepare_for(chip, run, devices=number)
     plan = jafl.in_waves(schedule, width * number, form=form) if width > 1 else jafl.trip_by_trip(schedule)
-    return prepare_for(chip, run, plan=plan, together=width > 1)
+    return prepare_for(chip, run, plan=plan, devices=number, together=width > 1)
 
 
 def per_trip(cycles: float | None, trips: float) -> str:
