@@ -130,7 +130,7 @@ def forecast(
     Args:
       subject: a ``jafl.Run``, or an experiment that ``jafl.config`` has made. The parameters may be shapes.
       topology_name: of the chips: "v5e:1x1", "v5e:2x4", "v6e:1x1", "v4:2x2x1", "v5p:2x2x1", ..., or "h100".
-      devices: how many of these chips to use. Default: all.
+      devices: how many of these chips to use. Default: all, or one if that is quicker.
       measure: whether to time some hundred trips on this machine, too.
       known: of earlier calls. Runs that share a program are then compiled and measured once.
 
@@ -183,7 +183,7 @@ class _ForecastParts:
             "fewest_chips": None,
             "fits": preparation.forecast.fits,
             "reason": "",
-            "plan": _in_words(preparation.plan, self._number),
+            "plan": _in_words(preparation.plan, self._number, len(chip.devices)),
             "trips": run.schedule.num_trips,
             "parts": parts,
             "available": chip.chip.usable,
@@ -246,9 +246,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:,.3g} h"
 
 
-def _in_words(plan: ExecutionPlan, chips: int) -> str:
+def _in_words(plan: ExecutionPlan, chips: int, there: int) -> str:
+    """A plan as text. chips: on which it trains. there: chips of the topology."""
+    idle = ""
+    if there > chips == 1:
+        idle = f"; the other chips ({there - 1}) are for more runs side by side"
     if plan.width == 1:
-        return "trip by trip"
+        return f"trip by trip{idle}"
     mean = len(plan.wave) / len(plan.wave_before)
     together = (
         f"{-(-plan.lanes // chips)} side by side on each of {chips} chips"
@@ -256,7 +260,6 @@ def _in_words(plan: ExecutionPlan, chips: int) -> str:
         else f"{plan.lanes} side by side"
     )
     form = ", in the matrix form" if plan.form == "matrix" else ""
-    idle = ""
     if chips > mean:
         of_use = max(1, int(mean))
         idle = (

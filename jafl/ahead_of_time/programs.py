@@ -54,7 +54,7 @@ def prepare_for(
       topology: the chips.
       run: ``params`` may be shapes.
       plan: in which order and memory to compute the schedule. Default: the one that suits the rule and the chips.
-      devices: how many of the chips. Default: all.
+      devices: how many of the chips. Default: all, or one if that is quicker.
       together: whether a chip trains trips side by side.
       on_training: whether the run will be evaluated on the training examples, too.
       must_fit: whether to refuse what does not fit by jafl's own forecast.
@@ -72,6 +72,7 @@ def prepare_for(
         run,
         plan=plan,
         placement=placement,
+        alone=topology.placement(1, together) if devices is None else None,
         available=topology.chip.usable,
         on_training=on_training,
         must_fit=must_fit,

@@ -142,14 +142,13 @@ def _kind(experiment: Experiment) -> tuple:
     if form is not None:
         described = (run.client_work, run.params)
         rule_key = (experiment.rule.build().memory_precision, form.reads_start)
-    devices = experiment.settings.devices or len(jax.local_devices())
     return (
         rule_key,
         experiment.settings.plan_form,
         *map(stacking.kind, described),
         federation.num_clients,
         *((array.dtype, array.shape[1:]) for array in (federation.x, federation.y)),
-        id(experiment) if devices > 1 else None,
+        id(experiment) if experiment.preparation.program.placement.number > 1 else None,
     )
 
 

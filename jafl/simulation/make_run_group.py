@@ -7,9 +7,10 @@ import numpy as np
 from jafl.base.errors import choose
 from jafl.engine.plan.compatibility import check_types
 from jafl.engine.plan.plan_choice import default_form, default_placement, default_plan, matrix_width
-from jafl.engine.plan.preparation import NoMatrixForm, Preparation, prepare
+from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import in_waves, trip_by_trip
+from jafl.engine.plan.tried_plans import NoMatrixForm
 from jafl.records import EventSchedule, ExecutionPlan
 from jafl.simulation import stacking
 from jafl.simulation.matrix_runs import MatrixRuns

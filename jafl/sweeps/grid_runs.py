@@ -200,8 +200,7 @@ class SweepRuns:
 
     def _program_key(self, settings: Settings) -> tuple | None:
         """Equal for runs that may share a program; None for a run that trains alone."""
-        devices = settings.devices or len(jax.local_devices())
-        if not self.share_programs or settings.decompose_steps or devices > 1:
+        if not self.share_programs or settings.decompose_steps or (settings.devices or 1) > 1:
             return None
         # Who holds what, who is there and how long trips take decide no program, only what goes through it.
         numbers = {name for name in TYPES if float in TYPES[name]} | {

@@ -74,9 +74,10 @@ def test_chips_without_a_trip_are_named_and_what_to_do_with_them():
     plan = jafl.in_waves(schedule, 16, form="matrix")
     mean = plan.wave.size / len(plan.wave_before)
     assert 1 <= mean < 4
-    assert "no trip" not in _in_words(plan, 1)
-    words = _in_words(plan, 16)
+    assert "chips" not in _in_words(plan, 1, 1)
+    words = _in_words(plan, 16, 16)
     assert f"{16 - int(mean)} chips or more have no trip: use {int(mean)} (devices={int(mean)})" in words
+    assert _in_words(plan, 1, 4).endswith("; the other chips (3) are for more runs side by side")
 
 
 def test_the_lines_of_estimated_times_say_what_they_are():

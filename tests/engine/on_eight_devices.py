@@ -6,6 +6,7 @@ steps are small), one after the other and side by side.
 
 import pathlib
 import sys
+from typing import Any
 
 here = pathlib.Path(__file__).parent
 sys.path[:0] = [
@@ -22,8 +23,10 @@ from against_reference import compare  # noqa: E402
 from preparing import placed  # noqa: E402
 
 import jafl  # noqa: E402
+from jafl.engine.devices import Placement, place_on  # noqa: E402
 from jafl.engine.plan import make_program as program_of_a_plan  # noqa: E402
 from jafl.engine.plan.plan_choice import default_form, default_placement  # noqa: E402
+from jafl.engine.plan.preparation import prepare  # noqa: E402
 
 CASES = (
     "fedbuff, buffer above the concurrency",
@@ -131,6 +134,41 @@ def check_what_is_chosen() -> None:
     assert placement(jafl.rules.asgd(), 1, together=True) == (8, "loop")
 
 
+def check_which_accelerators_are_chosen() -> None:
+    """Several where a trip computes much for what they exchange, or where one has too little memory."""
+    mesh = place_on(8, together=True).devices
+    several = Placement(mesh, side_by_side=True, platform="tpu")
+    alone = Placement(side_by_side=True, platform="tpu")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(320, 24)).astype(np.float32), random.integers(0, 3, 320)
+    federation = jafl.Federation.from_arrays(
+        x, y, jafl.data.iid(y, 40, seed=0), test_x=x[:8], test_y=y[:8], num_classes=3
+    )
+    model = jafl.models.mlp(3, [32])
+    schedule = jafl.asynchronous(
+        num_clients=40, concurrency=40, buffer_size=4, delay=jafl.delays.exponential(), server_steps=30
+    )
+
+    def number(rule: jafl.Specification, local_steps: int, work: Any = None, **asked: Any) -> int:
+        work = work or jafl.client_work(model, learning_rate=0.1, batch_size=8, local_steps=local_steps)
+        run = jafl.Run(schedule, federation, work, rule, model.init(jax.random.key(0), x), jax.random.key(1))
+        asked = {"available": 2**30, "must_fit": False, **asked}
+        chosen = prepare(run, placement=several, alone=alone, **asked)
+        assert asked.get("plan") in (None, chosen.plan)
+        return chosen.program.placement.number
+
+    # 6 operations for each example and parameter: 48 a step; the matrix form is worth it from 400 on, the loop 4,000.
+    assert number(jafl.rules.fedbuff(), 8) == 1
+    assert number(jafl.rules.fedbuff(), 9) == 8
+    assert number(jafl.rules.wkafl(4), 80) == 1
+    assert number(jafl.rules.wkafl(4), 90) == 8
+    assert number(jafl.rules.fedbuff(), 9, plan=jafl.trip_by_trip(schedule)) == 1
+    assert number(jafl.rules.fedbuff(), 8, available=2**10) == 8
+    # Nobody knows what client work of one's own computes.
+    own = jafl.specify(lambda: jafl.client_work(model, learning_rate=0.1, batch_size=8).build())
+    assert number(jafl.rules.fedbuff(), 1, work=own) == 8
+
+
 def check_what_is_large_lies_in_parts() -> None:
     """Client memory and examples of which every device holds its part give the numbers of one device."""
     random = np.random.default_rng(0)
@@ -175,6 +213,7 @@ def check_what_is_large_lies_in_parts() -> None:
 def main() -> None:
     assert len(jax.devices()) == 8
     check_what_is_chosen()
+    check_which_accelerators_are_chosen()
     known = {case.name: case for case in (*engine_cases.CASES, *rule_cases.CASES)}
     cases, in_matrix_form, in_parts = CASES, IN_MATRIX_FORM, IN_PARTS
     if sys.argv[1] == "few":

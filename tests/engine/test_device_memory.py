@@ -14,7 +14,7 @@ from jafl.engine.devices import Placement
 from jafl.engine.evaluation import Evaluator
 from jafl.engine.plan import device_memory
 from jafl.engine.plan.make_program import allocation
-from jafl.engine.plan.preparation import fitting_plan
+from jafl.engine.plan.tried_plans import TriedPlans
 
 pytestmark = pytest.mark.without_compilation_cache
 
@@ -126,7 +126,7 @@ def test_the_width_falls_until_it_fits():
         return found.needed + found.parts["temporaries"]
 
     def chosen(available):
-        return fitting_plan(run, Placement(side_by_side=True), available=available)
+        return TriedPlans(run, Placement(side_by_side=True), available, on_training=False).fitting_plan(None)
 
     widest = chosen(2**40)
     assert widest.width == 30  # all that are in flight

@@ -15,7 +15,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl.engine.forms import server_kernel
-from jafl.engine.plan.preparation import NoMatrixForm
+from jafl.engine.plan.tried_plans import NoMatrixForm
 
 NAMED = {case.name: case for case in (*ENGINE_CASES, *RULE_CASES)}
 # Each rule on one schedule, the next rule on the next one; and every kind of events and of client work.

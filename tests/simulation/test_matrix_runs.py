@@ -16,7 +16,7 @@ from small_runs import resumed
 import jafl
 from jafl.engine.matrix import linearity, segment_loop
 from jafl.engine.matrix.matrix_chunks import stack_chunks
-from jafl.engine.plan.preparation import NoMatrixForm
+from jafl.engine.plan.tried_plans import NoMatrixForm
 from jafl.simulation.make_run_group import make_run_group, prepare_together
 
 CLIENTS = 12

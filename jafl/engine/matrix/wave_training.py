@@ -41,7 +41,8 @@ def train_wave(run: SegmentInputs, carry: MatrixCarry, segment: Segments) -> tup
     # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
     if not placement.side_by_side and placement.number == 1:
         return _train_one_after_the_other(run, carry, segment)
-    starts = _starts(placement.rows.tiled and placement.number == 1, carry.snapshots, segment.read_slot)
+    lanes = -(-len(segment.read_slot) // placement.number)
+    starts = _starts(placement.rows.tiled and lanes <= FEW_LANES, carry.snapshots, segment.read_slot)
     # No client is in a segment twice, so what its trip finds here is what its last applied one has left.
     rows = rows_at(carry.states and carry.states.rows, segment.client)
     if placement.sharded_client_examples:
@@ -61,7 +62,7 @@ def _starts(on_one_tpu: bool, snapshots: ArrayTree, slots: Array) -> ArrayTree:
 
     on_one_tpu: whether a single TPU looks them up.
     """
-    if not on_one_tpu or len(slots) > FEW_LANES:
+    if not on_one_tpu:
         return rows_at(snapshots, slots)
     # A TPU looks many rows up in a loop, and moves in front of it what rounds them for products in bfloat16. It would
     # round all snapshots in every wave: EMNIST's CNN, for a v5e, takes 288 kilocycles a trip so, and 2,050 by a loop.

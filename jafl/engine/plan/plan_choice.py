@@ -26,6 +26,10 @@ WIDTH_WITH_CONVOLUTIONS = 8
 # microseconds for an MLP's step alone, 134 for 64 side by side and 323 for 256: 25 to 70 lanes' worth. EMNIST's CNN
 # takes 307, 1,485 for 8 and 9,640 for 64: 1 to 2.
 LANES_WORTH_A_ROUND = 16
+# The operations of a trip, for each parameter, from which several accelerators are quicker than one, by form. By the
+# compiler's estimates for a v5e four chips take, of the time of one, with an MLP in the matrix form 1.12 at 190
+# operations for each parameter and .44 at 770; in the loop form 1.47 at 1,900 and .70 at 7,700.
+OPERATIONS_WORTH_SEVERAL = {"matrix": 400, "loop": 4000}
 # The share of a device's memory that trained trips may take until they are folded.
 WAITING_SHARE_OF_MEMORY = 0.125
 
@@ -51,7 +55,8 @@ def default_placement(
 ) -> Placement:
     """The devices to use: as many as requested; by default all, or one CPU device where several would mostly wait.
 
-    On CPUs sharing the trips of a wave costs more than it saves; sharing the steps of an additive rule pays.
+    On CPUs sharing the trips of a wave costs more than it saves; sharing the steps of an additive rule pays. Whether
+    several accelerators pay depends on what a trip computes, see ``several_pay``.
 
     Raises:
       SettingError: as ``place_on`` does.
@@ -62,6 +67,19 @@ def default_placement(
     if devices is None and not (several or placement.side_by_side or divides):
         return place_on(1, together)
     return placement
+
+
+def several_pay(form: str, operations: float | None) -> bool:
+    """Whether several accelerators train a run quicker than one of them.
+
+    They share the computing of a wave, and exchange its updates and new versions. So it pays where a trip computes
+    much with each parameter that is exchanged.
+
+    Args:
+      form: of the plan, "loop" or "matrix".
+      operations: of a trip, for each parameter that is trained; None if nobody knows.
+    """
+    return operations is None or operations >= OPERATIONS_WORTH_SEVERAL[form]
 
 
 def default_plan(

@@ -1,41 +1,35 @@
 """Prepares a run: checks it, chooses its plan, forecasts its memory, and places it on the device."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jafl import engine
-from jafl.base.errors import SettingError, choose, refusal, require
+from jafl.base import processes
+from jafl.base.errors import require
 from jafl.base.random_keys import server_words
 from jafl.clients.minibatch_gradients import trip_words
 from jafl.data import Federation
 from jafl.data.arrays import check_finite, is_memory_map
-from jafl.engine.devices import Placement, put, put_rows
-from jafl.engine.evaluation import evaluation_memory
-from jafl.engine.matrix.linearity import LinearForm, NotLinear
-from jafl.engine.matrix.matrix_forecast import matrix_forecast
-from jafl.engine.matrix.matrix_program import MatrixRun, find_matrix_form
+from jafl.engine.devices import Placement, place_on, put, put_rows
+from jafl.engine.matrix.linearity import LinearForm
 from jafl.engine.plan.compatibility import check_reports, check_types
-from jafl.engine.plan.device_memory import Forecast, forecast
-from jafl.engine.plan.make_program import allocation, make_program, padded
+from jafl.engine.plan.device_memory import Forecast
+from jafl.engine.plan.make_program import allocation, padded
 from jafl.engine.plan.model_checks import check_model_precision
 from jafl.engine.plan.optimizer_checks import check_states_of_optimizers
-from jafl.engine.plan.plan_choice import default_form, default_placement, default_plan
+from jafl.engine.plan.plan_choice import default_placement
 from jafl.engine.plan.run import Run
-from jafl.engine.plan.slots_and_waves import FORMS, check_plan, trip_by_trip
-from jafl.engine.plan.temporary_values import temporary_bytes
+from jafl.engine.plan.slots_and_waves import check_plan
+from jafl.engine.plan.tried_plans import TriedPlans
 from jafl.records import ExecutionPlan
 from jafl.specifications import as_specification, with_words
 
 # What a federation holds that may be floats.
 FLOATS = tuple(f"{split}{part}" for split in ("", "test_", "validation_", "server_") for part in "xy")
-
-
-class NoMatrixForm(SettingError):
-    """A run has no matrix form."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +119,7 @@ def prepare(
     on_training: bool = False,
     available: int | None = None,
     placement: Placement | None = None,
+    alone: Placement | None = None,
     must_fit: bool = True,
 ) -> Preparation:
     """Checks that a run fits together and into memory, chooses its plan, and makes its program.
@@ -142,6 +137,7 @@ def prepare(
       available: bytes on each device. Default: as many as it offers.
       placement: over which devices, such as those of a chip that is not here, and how; in place of ``devices`` and
         ``together``. It goes with ``available``.
+      alone: one of several accelerators of ``placement``. It trains the run where it is quicker, and has the memory.
       must_fit: whether to refuse a run that does not fit into memory (the forecast says whether it does), or whose
         precision the devices lack: it may be meant for others.
 
@@ -158,13 +154,17 @@ def prepare(
     device_bytes = None if placement is None else available
     if placement is None:
         placement = default_placement(run.schedule, run.rule, devices, together, run.keeps_client_state)
-    trials = _TriedPlans(run, placement, available, on_training, device_bytes)
-    if plan is None:
-        plan = trials.fitting_plan(form)
-    else:
+        if devices is None and placement.platform != "cpu" and processes.count() == 1:
+            alone = place_on(1, together)
+    if plan is not None:
         # A plan that was made for another schedule would train, and compute something else, without a word.
         check_plan(run.schedule, plan, client_state=run.keeps_client_state)
         require(form in (None, plan.form), "form", form, f"{plan.form}, that of the plan")
+    trials = TriedPlans(run, placement, available, on_training, device_bytes)
+    if alone is not None and placement.number > 1:
+        on_one = TriedPlans(run, alone, available, on_training, device_bytes)
+        trials = on_one if on_one.suit(plan, form) else trials
+    plan = plan or trials.fitting_plan(form)
     trial = trials.try_plan(plan)
     check_reports(trial.carry, run.evaluators)
     # Not for devices that are elsewhere: the forecast says whether the run fits on those.
@@ -174,146 +174,6 @@ def prepare(
     # Already found where the form was chosen, and kept, since to find it traces the rule.
     linear = trials.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, trial.program, trial.forecast, linear)
-
-
-def fitting_plan(run: Run, placement: Placement, *, available: int | None = None) -> ExecutionPlan:
-    """The plan that ``prepare`` chooses on devices with so many bytes each; one trip at a time if none fits."""
-    return _TriedPlans(run, placement, available, on_training=False).fitting_plan(None)
-
-
-class _TriedPlan(NamedTuple):
-    """What one plan of a run comes to: its program on the host, the shapes of its carry, and its memory."""
-
-    plan: ExecutionPlan
-    program: engine.Program
-    carry: engine.Carry
-    forecast: Forecast
-
-
-class _TriedPlans:
-    """The plans of a run that were tried; the last one is kept, since it is the one that is mostly chosen."""
-
-    def __init__(
-        self,
-        run: Run,
-        placement: Placement,
-        available: int | None,
-        on_training: bool,
-        device_bytes: int | None = None,
-    ):
-        self._run, self._placement = run, placement
-        self._available, self._on_training = available, on_training
-        self._device_bytes = device_bytes  # of a device that is not here
-        self._last: _TriedPlan | None = None
-        self._linearity: LinearForm | NotLinear | None = None
-
-    def try_plan(self, plan: ExecutionPlan) -> _TriedPlan:
-        """What this plan comes to."""
-        # The plan that fits is the last one that was tried: its program is kept, and not made twice.
-        if self._last is None or self._last.plan is not plan:
-            program, carry = make_program(self._run, plan, self._placement, self._device_bytes)
-            # It holds matrices and segments in place of what the loop carries: its forecast is another.
-            if plan.form == "matrix":
-                run = MatrixRun(self._run, plan, program, self.linear_form(program))
-                memory = matrix_forecast([run], self._available, self._on_training)
-            else:
-                memory = _forecast(self._run, plan, program, carry, self._available, self._on_training)
-            self._last = _TriedPlan(plan, program, carry, memory)
-        return self._last
-
-    def fitting_plan(self, form: str | None) -> ExecutionPlan:
-        """``default_plan``, with waves as wide as fits into memory and as suits clients of unequal sizes."""
-        run = self._run
-        work = as_specification(run.client_work).build()
-        cost = None
-        # Otherwise the run is refused later, with the reason; here nothing may fail before it.
-        if work.minibatches and run.schedule.num_clients == run.federation.num_clients:
-            examples, client = run.federation.num_examples, run.schedule.client
-            if work.reads_local_steps:
-                cost = work.minibatches(examples[client], run.schedule.local_steps)
-            else:
-                cost = work.minibatches(examples)[client]
-        form = self._form(form)
-        return default_plan(
-            run.schedule,
-            run.rule,
-            run.params,
-            self._placement,
-            cost=cost,
-            fits=self._fits,
-            form=form,
-            device_bytes=self._device_bytes,
-            client_state=run.keeps_client_state,
-        )
-
-    def linear_form(self, program: engine.Program | None = None) -> LinearForm:
-        """What the matrix form needs to know.
-
-        Raises:
-          SettingError: if there is no such form.
-        """
-        if self._linearity is None:
-            if program is None:
-                # Whether a rule is linear does not depend on the plan, so any valid plan serves.
-                program, _ = make_program(
-                    self._run, trip_by_trip(self._run.schedule), self._placement, self._device_bytes
-                )
-            self._linearity = find_matrix_form(self._run, program)
-        if isinstance(self._linearity, NotLinear):
-            reason = f"{self._linearity.reason[0].upper()}{self._linearity.reason[1:]}."
-            error = refusal("form", "matrix", "loop for this run", reason)
-            raise NoMatrixForm(
-                str(error),
-                setting=error.setting,
-                value=error.value,
-                allowed=error.allowed,
-                remedy=error.remedy,
-            )
-        return self._linearity
-
-    def _form(self, form: str | None) -> str:
-        """The form that is wanted, or the quicker one of those that the run has."""
-        run = self._run
-        wanted = form or default_form(run.schedule, run.rule, self._placement, run.keeps_client_state)
-        choose("form", wanted, dict.fromkeys(FORMS))
-        if wanted == "matrix":
-            try:
-                self.linear_form()
-            except NoMatrixForm:
-                # A form that was asked for is refused with its reason; the default gives way.
-                if form:
-                    raise
-                return "loop"
-        return wanted
-
-    def _fits(self, plan: ExecutionPlan) -> bool:
-        """Whether a plan fits into memory, with room for twice the estimate of temporary values.
-
-        Without it waves of large networks would be refused: a v5e trains 11 trips of ResNet-18 side by side, not 23.
-        """
-        memory = self.try_plan(plan).forecast
-        return memory.needed + memory.parts["temporaries"] <= memory.available
-
-
-def _forecast(
-    run: Run,
-    plan: ExecutionPlan,
-    program: engine.Program,
-    carry: engine.Carry,
-    available: int | None,
-    on_training: bool,
-) -> Forecast:
-    """What a program and its carry, or their shapes, and evaluation will hold on each device."""
-    placement, model = program.placement, program.training.client_work.build().model
-    trips = -(-plan.lanes // placement.number) if placement.side_by_side else 1
-    return forecast(
-        program,
-        carry,
-        evaluation=evaluation_memory(model, run.federation, on_training=on_training),
-        temporaries=temporary_bytes(run, placement.platform, trips=trips),
-        width=plan.width,
-        available=available,
-    )
 
 
 def check_held(params: Any, name: str) -> None:
