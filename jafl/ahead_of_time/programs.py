@@ -44,7 +44,7 @@ def prepare_for(
     *,
     plan: ExecutionPlan | None = None,
     devices: int | None = None,
-    together: bool = True,
+    together: bool | None = None,
     on_training: bool = False,
     must_fit: bool = True,
 ) -> Preparation:
@@ -55,7 +55,7 @@ def prepare_for(
       run: ``params`` may be shapes.
       plan: in which order and memory to compute the schedule. Default: the one that suits the rule and the chips.
       devices: how many of the chips. Default: all, or one if that is quicker.
-      together: whether a chip trains trips side by side.
+      together: whether a chip trains trips side by side. Default: yes, but for large convolutions on a TPU.
       on_training: whether the run will be evaluated on the training examples, too.
       must_fit: whether to refuse what does not fit by jafl's own forecast.
 
@@ -65,14 +65,16 @@ def prepare_for(
     Raises:
       SettingError: as ``prepare`` does.
     """
-    placement = topology.placement(devices, together)
+    side_by_side = together is not False
+    placement = topology.placement(devices, side_by_side)
     check_types(run.federation, run.client_work, run.rule)
     check_model_precision(as_specification(run.client_work).build().model, topology.platform)
     return prepare(
         run,
         plan=plan,
         placement=placement,
-        alone=topology.placement(1, together) if devices is None else None,
+        alone=topology.placement(1, side_by_side) if devices is None else None,
+        together=together,
         available=topology.chip.usable,
         on_training=on_training,
         must_fit=must_fit,

@@ -9,6 +9,7 @@ import numpy as np
 from jafl.config.experiment import Experiment
 from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.make_program import slots_for
+from jafl.engine.plan.operations import has_convolutions, has_large_convolutions
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.slots_and_waves import trip_by_trip
 from jafl.simulation import stacking
@@ -87,7 +88,10 @@ def group_limit(runs: Sequence[Run], platform: str | None = None) -> int:
     if (platform or jax.default_backend()) == "cpu":
         return _limit_on_a_cpu(runs) if same_steps else 1
     remembers = _has_memory(first)
-    if not same_steps and remembers:
+    # A TPU computes large convolutions of several runs no quicker side by side than one after the other.
+    if (not same_steps and remembers) or (
+        (platform or jax.default_backend()) == "tpu" and has_large_convolutions(first)
+    ):
         return 1
     slots = max(slots_for(run, trip_by_trip(run.schedule)) for run in runs)
     rows = slots + (first.schedule.num_clients if remembers else 0)
@@ -99,8 +103,7 @@ def group_limit(runs: Sequence[Run], platform: str | None = None) -> int:
 def _limit_on_a_cpu(runs: Sequence[Run]) -> int:
     """``group_limit`` on a CPU, of runs whose server steps are of the same sizes."""
     first = runs[0]
-    has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(first.params))
-    if has_convolutions:
+    if has_convolutions(first.params):
         return 1
     largest = CPU_BYTES
     if _has_memory(first):

@@ -2,6 +2,7 @@
 
 import types
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import jafl
 from jafl import rules
 from jafl.engine.devices import Placement, place_on
 from jafl.engine.plan import make_program, plan_choice
+from jafl.engine.plan.preparation import prepare
 
 
 def schedule_of(clients, size, trips):
@@ -71,6 +73,41 @@ def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clien
         schedule = schedule_of(clients, 1, min(20 * clients, 40_000))
         plan = jafl.in_waves(schedule, width, form="matrix")
         assert np.mean(np.bincount(plan.wave)) > width / 2 - 1
+
+
+@pytest.mark.parametrize(
+    ("features", "platform", "asked", "found"),
+    [
+        (32, "tpu", {}, (1, "loop", False)),
+        (32, "gpu", {}, (8, "matrix", True)),
+        (4, "tpu", {}, (8, "matrix", True)),
+        (32, "tpu", {"together": True}, (8, "matrix", True)),
+        (32, "tpu", {"plan": "waves"}, (4, "loop", True)),
+        (32, "tpu", {"form": "matrix"}, (8, "matrix", False)),
+    ],
+)
+def test_a_tpu_trains_large_convolutions_one_after_the_other(features, platform, asked, found):
+    schedule, _, _, rule, _, key = arguments(schedule_of(20, 2, 60), rules.fedbuff())
+    x, y = np.zeros((80, 32, 32, features), np.float32), np.arange(80) % 3
+    federation = jafl.Federation.from_arrays(
+        x, y, jafl.data.iid(y, 20, seed=0), test_x=x[:3], test_y=y[:3], num_classes=3
+    )
+
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Conv(3, (9, 9))(nn.Conv(features, (7, 7))(x)).mean((1, 2))
+
+    model = jafl.Model(Network())
+    params = jax.eval_shape(lambda: model.init(key, x[:1]))
+    work = jafl.client_work(model, learning_rate=0.2, batch_size=8)
+    run = jafl.Run(schedule, federation, work, rule, params, key)
+    if "plan" in asked:
+        asked = {"plan": jafl.in_waves(schedule, 4)}
+    placement = Placement(side_by_side=True, platform=platform)
+    prepared = prepare(run, placement=placement, available=2**40, must_fit=False, **asked)
+    chosen = prepared.plan.width, prepared.plan.form, prepared.program.placement.side_by_side
+    assert chosen == found
 
 
 @pytest.mark.parametrize("devices", [2, 4, 16, 64])

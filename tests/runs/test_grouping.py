@@ -88,6 +88,9 @@ def test_on_an_accelerator_memory_decides(monkeypatch):
     assert 1 < most < 100
     monkeypatch.setattr(grouping, "device_memory", lambda: 2**21)
     assert grouping.group_limit(runs, "gpu") == pytest.approx(2 * most, abs=1)
+    monkeypatch.setattr(grouping, "has_large_convolutions", lambda run: run is runs[0])
+    assert grouping.group_limit(runs, "tpu") == 1 < grouping.group_limit(runs, "gpu")
+    assert grouping.group_limit(runs[1:], "tpu") > 1
 
 
 @pytest.mark.full

@@ -5,9 +5,9 @@
 Of each named experiment it takes an arm of the primary claim, under that claim's condition, and the same arm once
 more under another name, whose grids are shifted by half a step, and its random points by half of their ranges. Both
 are searched for, run and judged as at desk size, again and again with other seeds, random points and shifts. At most
-5 % of the verdicts may be "better" or "worse": those would come from the pipeline. The same numbers are also judged as
-they must not be, to show that the control can fail: with seeds as the units, so that the variance of the search is
-left out, and with intervals cut to 0.7 of theirs. A third way needs runs of its own, ``--coarse``: grids of factor
+5 % of the verdicts may be "better" or "worse": those would come from the pipeline. The same numbers are also judged
+as they must not be, to show that the control can fail: with seeds as the units, so that the variance of the search
+is left out, and with intervals cut to 0.7 of theirs. A third way needs runs of its own, ``--coarse``: grids of factor
 3.3, and the best trial wins.
 
 Runs lie in runs/control/NAME, and what came out in runs/control/control.json, or below the folder of --output_dir;

@@ -71,13 +71,17 @@ class AcceleratorRows:
     def read_start(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
         """[*P]: the snapshot that a trip trains from, read once.
 
-        Each leaf is rounded to its own type, which changes nothing and is not moved. Otherwise a TPU that multiplies
-        in bfloat16 converts all snapshots at every step, 387,000 cycles. A barrier does not prevent that, and a
-        condition copies the leaves.
-
         snapshots: [slots, *P]. slot, trip: [] int32. for_rule: whether the rule reads the start, too.
         """
-        start = row_at(snapshots, slot, many=True)
+        return self.rounded(row_at(snapshots, slot, many=True))
+
+    def rounded(self, start: Any) -> Any:
+        """A snapshot [*P] that has been read, each leaf rounded to its own type.
+
+        That changes nothing, and is not moved. Otherwise a TPU that multiplies in bfloat16 converts all snapshots at
+        every step, 387,000 cycles; with EMNIST's CNN in the matrix form, one trip after the other, FedBuff takes
+        2,200 kilocycles a trip in place of 267. A barrier does not prevent it, and a condition copies the leaves.
+        """
         return jax.tree.map(_rounded_to_its_type, start)
 
     def write_version(

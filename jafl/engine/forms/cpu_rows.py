@@ -52,6 +52,10 @@ class CpuRows(AcceleratorRows):
             lambda leaf: jnp.reshape(leaf, (len(leaf), -1)) if jnp.ndim(leaf) > 2 else leaf, tree
         )
 
+    def rounded(self, start: Any) -> Any:
+        """A snapshot [*P] that has been read, as it is: a CPU rounds none for its products."""
+        return start
+
     def read_start(self, snapshots: Any, slot: jax.Array, trip: jax.Array, for_rule: bool) -> Any:
         """[*P]: read as vectors; some leaves behind a condition that always holds.
 

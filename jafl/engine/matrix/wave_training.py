@@ -41,8 +41,7 @@ def train_wave(run: SegmentInputs, carry: MatrixCarry, segment: Segments) -> tup
     # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
     if not placement.side_by_side and placement.number == 1:
         return _train_one_after_the_other(run, carry, segment)
-    lanes = -(-len(segment.read_slot) // placement.number)
-    starts = _starts(placement.rows.tiled and lanes <= FEW_LANES, carry.snapshots, segment.read_slot)
+    starts = _starts(placement.rows.tiled and placement.number == 1, carry.snapshots, segment.read_slot)
     # No client is in a segment twice, so what its trip finds here is what its last applied one has left.
     rows = rows_at(carry.states and carry.states.rows, segment.client)
     if placement.sharded_client_examples:
@@ -62,7 +61,7 @@ def _starts(on_one_tpu: bool, snapshots: ArrayTree, slots: Array) -> ArrayTree:
 
     on_one_tpu: whether a single TPU looks them up.
     """
-    if not on_one_tpu:
+    if not on_one_tpu or len(slots) > FEW_LANES:
         return rows_at(snapshots, slots)
     # A TPU looks many rows up in a loop, and moves in front of it what rounds them for products in bfloat16. It would
     # round all snapshots in every wave: EMNIST's CNN, for a v5e, takes 288 kilocycles a trip so, and 2,050 by a loop.
@@ -91,7 +90,7 @@ def _train_one_after_the_other(
 ) -> tuple[Wave, jax.Array]:
     """As ``train_wave``, the lanes one after the other: quicker on a CPU."""
 
-    states = carry.states and carry.states.rows
+    states, rows = carry.states and carry.states.rows, run.program.placement.rows
 
     def train_next(lane, trained):
         client, key, slot, steps = jax.tree.map(
@@ -99,14 +98,14 @@ def _train_one_after_the_other(
             (segment.client, segment.key, segment.read_slot, segment.local_steps),
         )
         start, row = (
-            row_at(rows, at, many=False) for rows, at in ((carry.snapshots, slot), (states, client))
+            row_at(kept, at, many=False) for kept, at in ((carry.snapshots, slot), (states, client))
         )
-        trip = _train_trip(run, start, client, key, steps, row)
+        trip = _train_trip(run, rows.rounded(start), client, key, steps, row)
         # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
         # what it trains may be NaN, as in ``train_wave``.
         if run.program.runs > 1:
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
-        return jax.tree.map(lambda rows, new: rows.at[lane].set(new), trained, trip)
+        return jax.tree.map(lambda lanes, new: lanes.at[lane].set(new), trained, trip)
 
     start = row_at(carry.snapshots, segment.read_slot[0], many=False)
     numbers = jax.tree.map(lambda column: column[0], (segment.client, segment.key, segment.local_steps))

@@ -5,13 +5,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from jafl.base import processes
 from jafl.base.buckets import bucket
 from jafl.engine.devices import Placement, place_on
 from jafl.engine.plan.device_memory import count_bytes, device_memory
+from jafl.engine.plan.operations import has_convolutions
 from jafl.engine.plan.slots_and_waves import in_waves, rounds, trip_by_trip
 from jafl.records import EventSchedule, ExecutionPlan, Params
 from jafl.specifications import as_specification
@@ -28,8 +28,10 @@ WIDTH_WITH_CONVOLUTIONS = 8
 LANES_WORTH_A_ROUND = 16
 # The operations of a trip, for each parameter, from which several accelerators are quicker than one, by form. By the
 # compiler's estimates for a v5e four chips take, of the time of one, with an MLP in the matrix form 1.12 at 190
-# operations for each parameter and .44 at 770; in the loop form 1.47 at 1,900 and .70 at 7,700.
-OPERATIONS_WORTH_SEVERAL = {"matrix": 400, "loop": 4000}
+# operations for each parameter and .44 at 770; in the loop form 1.47 at 1,900 and .70 at 7,700. A TPU computes
+# convolutions, of more operations, in less time each: EMNIST's CNN takes 730 kilocycles a trip with FedBuff, and 219
+# on one chip, at 1,400.
+OPERATIONS_WORTH_SEVERAL = {"matrix": 400, "loop": 4000, "convolutions": 4000}
 # The share of a device's memory that trained trips may take until they are folded.
 WAITING_SHARE_OF_MEMORY = 0.125
 
@@ -43,7 +45,8 @@ def default_form(schedule: EventSchedule, rule: Any, placement: Placement, clien
     """
     divides = _divides_steps(schedule, rule, placement) and not client_state
     exchanges = placement.number > 1 and not placement.side_by_side and not divides
-    return "matrix" if placement.rows.linear_in_matrices or exchanges else "loop"
+    side_by_side = placement.rows.linear_in_matrices and placement.side_by_side
+    return "matrix" if side_by_side or exchanges else "loop"
 
 
 def default_placement(
@@ -69,7 +72,7 @@ def default_placement(
     return placement
 
 
-def several_pay(form: str, operations: float | None) -> bool:
+def several_pay(form: str, params: Params, operations: float | None) -> bool:
     """Whether several accelerators train a run quicker than one of them.
 
     They share the computing of a wave, and exchange its updates and new versions. So it pays where a trip computes
@@ -77,9 +80,11 @@ def several_pay(form: str, operations: float | None) -> bool:
 
     Args:
       form: of the plan, "loop" or "matrix".
+      params: [*P] the model, or its shapes.
       operations: of a trip, for each parameter that is trained; None if nobody knows.
     """
-    return operations is None or operations >= OPERATIONS_WORTH_SEVERAL[form]
+    kind = "convolutions" if has_convolutions(params) else form
+    return operations is None or operations >= OPERATIONS_WORTH_SEVERAL[kind]
 
 
 def default_plan(
@@ -150,8 +155,7 @@ def matrix_width(params: Params, placement: Placement, clients: int) -> int:
     devices there are: the width is the power of two that holds a device's share of them, as far as it pays at all.
     """
     room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(count_bytes(params), 1))))
-    has_convolutions = any(np.ndim(leaf) == 4 for leaf in jax.tree.leaves(params))
-    width = WIDTH_WITH_CONVOLUTIONS if has_convolutions else WIDTH_SIDE_BY_SIDE
+    width = WIDTH_WITH_CONVOLUTIONS if has_convolutions(params) else WIDTH_SIDE_BY_SIDE
     follow = math.ceil(math.sqrt(math.pi / 2 * clients))
     devices = placement.number if placement.platform != "cpu" else 1
     share = max(math.ceil(follow / devices), WIDTH_WITH_CONVOLUTIONS // devices)

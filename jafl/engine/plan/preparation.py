@@ -20,6 +20,7 @@ from jafl.engine.plan.compatibility import check_reports, check_types
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.make_program import allocation, padded
 from jafl.engine.plan.model_checks import check_model_precision
+from jafl.engine.plan.operations import has_large_convolutions
 from jafl.engine.plan.optimizer_checks import check_states_of_optimizers
 from jafl.engine.plan.plan_choice import default_placement
 from jafl.engine.plan.run import Run
@@ -131,7 +132,8 @@ def prepare(
       plan: in which order and memory to compute the schedule. Default: the one that suits the rule, the devices and
         their memory.
       devices: on how many of this process's devices to train. Default: all devices that make it faster.
-      together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU.
+      together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU, and on
+        a TPU for large convolutions; as ``placement`` says if there is one.
       form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       on_training: whether the run will be evaluated on the training examples, too.
       available: bytes on each device. Default: as many as it offers.
@@ -156,6 +158,9 @@ def prepare(
         placement = default_placement(run.schedule, run.rule, devices, together, run.keeps_client_state)
         if devices is None and placement.platform != "cpu" and processes.count() == 1:
             alone = place_on(1, together)
+    # Waves that were asked for train side by side.
+    if together is None and (plan is None or plan.width == 1) and has_large_convolutions(run):
+        placement, alone = _one_by_one_on_a_tpu(placement), alone and _one_by_one_on_a_tpu(alone)
     if plan is not None:
         # A plan that was made for another schedule would train, and compute something else, without a word.
         check_plan(run.schedule, plan, client_state=run.keeps_client_state)
@@ -174,6 +179,12 @@ def prepare(
     # Already found where the form was chosen, and kept, since to find it traces the rule.
     linear = trials.linear_form() if plan.form == "matrix" else None
     return Preparation(run, plan, trial.program, trial.forecast, linear)
+
+
+def _one_by_one_on_a_tpu(placement: Placement) -> Placement:
+    return placement._replace(
+        side_by_side=placement.side_by_side and (placement.platform, placement.number) != ("tpu", 1)
+    )
 
 
 def check_held(params: Any, name: str) -> None:
