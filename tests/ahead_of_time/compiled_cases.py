@@ -42,12 +42,14 @@ class Case(NamedTuple):
     topology: str = "v5e:1x1"
     clients: int = 100
     precision: str = "float32"
+    local_steps: int = 1
 
     def __str__(self) -> str:
         plan = "trip by trip" if self.width == 1 else f"waves of {self.width}, {self.form} form"
         many = f", {self.clients} clients" if self.clients != 100 else ""
         rounded = f", {self.precision} products" if self.precision != "float32" else ""
-        return f"{self.model}, {self.rule}, {plan}, {self.topology}{many}{rounded}"
+        steps = f", {self.local_steps} local steps" if self.local_steps > 1 else ""
+        return f"{self.model}, {self.rule}, {plan}, {self.topology}{many}{rounded}{steps}"
 
 
 class Compiled(NamedTuple):
@@ -115,6 +117,7 @@ class Compiler:
             clients=case.clients,
             in_flight=case.clients,
             form=case.form,
+            local_steps=case.local_steps,
         )
         lowered = lowered_run(chip, run)
         found, sequence = self._estimate(lowered, chip)

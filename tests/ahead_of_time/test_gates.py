@@ -268,6 +268,15 @@ def test_a_wave_is_quicker_on_several_chips_than_on_one(compiler, rule, name, wi
     assert of_wave[0] < 0.7 * of_wave[1]
 
 
+@pytest.mark.gate
+def test_four_local_steps_are_quicker_on_four_chips_than_on_one(compiler):
+    """So jafl shares them by default, and leaves a single step to one chip."""
+    one = waves("mlp", "fedbuff")._replace(local_steps=4)
+    several = one._replace(topology="v5e:2x2", width=16)
+    of_wave = [compiler.case(case).kilocycles * case.width for case in (several, one)]
+    assert of_wave[0] < 0.5 * of_wave[1]
+
+
 def test_a_trip_in_matrix_form_launches_no_more_than_the_goal():
     """On an H100, in waves of 64: 1.5 kernels, and the host waits .05 times. The gates hold the compiler to these."""
     for (_, width, form), launches in LAUNCHES.items():

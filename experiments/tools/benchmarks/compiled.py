@@ -69,6 +69,7 @@ def prepared(
     trips: int | None = None,
     form: str = "loop",
     default_plan: bool = False,
+    local_steps: int = 1,
 ) -> Preparation:
     """A run of ``rule`` on noise, for the chips of a topology; only shapes of its model.
 
@@ -82,6 +83,7 @@ def prepared(
       trips: client trips. Default: 20 waves, and at least 600 and four times those in flight.
       form: of the waves, "loop" or "matrix".
       default_plan: take the plan that jafl chooses, in place of one of this width.
+      local_steps: of a trip.
     """
     make, size = choose("rules", rule, RULES)
     everyone = bool(make().build().initial_round)
@@ -98,7 +100,7 @@ def prepared(
     x, y = np.zeros((EXAMPLES, *subject.shape), np.float32), random.integers(0, 10, EXAMPLES)
     federation = noise_federation(x, y, overlapping_clients(random, clients))
     params = jax.eval_shape(lambda: subject.model.init(jax.random.key(0), x[:1]))
-    work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH)
+    work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH, local_steps=local_steps)
     run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
     if default_plan:
         return prepare_for(chip, run, devices=number)
