@@ -72,18 +72,19 @@ def default_placement(
     return placement
 
 
-def several_pay(form: str, params: Params, operations: float | None) -> bool:
+def several_pay(platform: str, form: str, params: Params, operations: float | None) -> bool:
     """Whether several accelerators train a run quicker than one of them.
 
     They share the computing of a wave, and exchange its updates and new versions. So it pays where a trip computes
     much with each parameter that is exchanged.
 
     Args:
+      platform: theirs, "gpu" or "tpu".
       form: of the plan, "loop" or "matrix".
       params: [*P] the model, or its shapes.
       operations: of a trip, for each parameter that is trained; None if nobody knows.
     """
-    kind = "convolutions" if has_convolutions(params) else form
+    kind = "convolutions" if platform == "tpu" and has_convolutions(params) else form
     return operations is None or operations >= OPERATIONS_WORTH_SEVERAL[kind]
 
 

@@ -84,9 +84,8 @@ class TriedPlans:
     def suit(self, plan: ExecutionPlan | None, form: str | None) -> bool:
         """Whether the run fits on this one device, with that plan or its own, and several would not be quicker."""
         plan = plan or self.fitting_plan(form)
-        pays = several_pay(
-            plan.form, self._run.params, operations_per_parameter(self._run, self._minibatches())
-        )
+        operations = operations_per_parameter(self._run, self._minibatches())
+        pays = several_pay(self._placement.platform, plan.form, self._run.params, operations)
         return not pays and self.try_plan(plan).forecast.fits
 
     def _minibatches(self) -> np.ndarray | None:
