@@ -250,7 +250,7 @@ def _in_words(plan: ExecutionPlan, chips: int, there: int) -> str:
     """A plan as text. chips: on which it trains. there: chips of the topology."""
     idle = ""
     if there > chips == 1:
-        idle = f"; the other chips ({there - 1}) are for more runs side by side"
+        idle = "; the other chips can train other runs"
     if plan.width == 1:
         return f"trip by trip{idle}"
     mean = len(plan.wave) / len(plan.wave_before)

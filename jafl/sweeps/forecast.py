@@ -56,7 +56,9 @@ def forecast_runs(
         for label, run in resolve(arms_there, loaded):
             seeds.setdefault(label, []).append(run)
         for label, runs in seeds.items():
-            experiment = make_experiment(label, runs[0], loaded, must_fit=False)
+            # How many chips is said of those, and not of the devices here, which time some trips.
+            here = runs[0].changed({"devices": None})
+            experiment = make_experiment(label, here, loaded, must_fit=False)
             run_forecast = forecast(experiment, topology_name, devices=runs[0].devices, known=known)
             where = f"{grid.folder(condition)}, " if condition else ""
             times = f", and {len(runs) - 1} more with other seeds" if len(runs) > 1 else ""

@@ -77,7 +77,7 @@ def test_chips_without_a_trip_are_named_and_what_to_do_with_them():
     assert "chips" not in _in_words(plan, 1, 1)
     words = _in_words(plan, 16, 16)
     assert f"{16 - int(mean)} chips or more have no trip: use {int(mean)} (devices={int(mean)})" in words
-    assert _in_words(plan, 1, 4).endswith("; the other chips (3) are for more runs side by side")
+    assert _in_words(plan, 1, 4).endswith("; the other chips can train other runs")
 
 
 def test_the_lines_of_estimated_times_say_what_they_are():
@@ -226,6 +226,20 @@ def test_the_command_line_refuses_what_does_not_go_together(tmp_path, arguments,
 
     ended = run_py(*arguments, folder=tmp_path)
     assert ended.returncode == 2 and said in ended.stderr and not list(tmp_path.iterdir())
+
+
+def test_there_may_be_more_chips_than_devices_here(monkeypatch):
+    asked = []
+
+    def recorded(experiment, name, **options):
+        asked.append((experiment.preparation.program.placement.number, name, options["devices"]))
+        return MADE
+
+    monkeypatch.setattr("jafl.sweeps.forecast.forecast", recorded)
+    monkeypatch.setattr("jafl.sweeps.forecast.topology", lambda name: name)
+    settings = Settings.from_mapping({"algorithm": "fedbuff", "client_trips": 500, "devices": 64})
+    forecast_runs(settings, "v5e:8x8", show=lambda text: None)
+    assert asked == [(1, "v5e:8x8", 64)]
 
 
 @pytest.mark.full
