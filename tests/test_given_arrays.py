@@ -2,6 +2,7 @@
 
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -105,3 +106,27 @@ def test_columns_of_pandas_are_taken_by_their_values():
         made(y=pandas.Series([0, None, 1, 1, 2, 2], dtype="Int64"))
     with pytest.raises(jafl.SettingError, match="y.dtype is 'object'"):
         made(y=pandas.Series(list("aabbcc"), dtype="category"))
+
+
+@pytest.mark.parametrize("kind", ["i2", "i4", "i8", "u2", "f4", "f8"])
+def test_the_other_order_of_bytes_is_taken_as_it_is_meant(kind):
+    x, y = X.astype(f">{kind}"), Y.astype(">i4")
+    assert as_array("x", x).dtype == np.dtype(kind)
+    federation = made(x=x, y=y, test_x=x, test_y=y)
+    native = made(x=X.astype(kind), test_x=X.astype(kind))
+    assert federation.x.dtype == native.x.dtype and np.array_equal(federation.x, X)
+    model = jafl.models.softmax(3)
+    params = model.init(jax.random.key(0), federation.x)
+    swapped, usual = (jafl.Evaluator(model, of.x, of.y)(params) for of in (federation, native))
+    assert swapped == usual
+
+
+def test_parameters_in_the_other_order_of_bytes_are_refused():
+    federation, model = made(), jafl.models.softmax(3)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, ">f4"), model.init(jax.random.key(0), X))
+    schedule = jafl.asynchronous(
+        num_clients=2, concurrency=1, delay=jafl.delays.constant(1.0), server_steps=1
+    )
+    work = jafl.client_work(model, learning_rate=0.1)
+    with pytest.raises(jafl.SettingError, match="dtype of params is '>f4'.*newbyteorder"):
+        jafl.simulate(schedule, federation, work, jafl.rules.fedbuff(), params, jax.random.key(0))

@@ -8,7 +8,9 @@ from jafl.base.errors import SettingError, require, shown
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """``values`` as an array of NumPy, copied only where they are none; its type and shape are the caller's to check.
+    """``values`` as an array of NumPy in the machine's order of bytes; type and shape are the caller's to check.
+
+    Copied only where they are no array, or one in the other order of bytes.
 
     SettingError for masked entries, which NumPy's conversion would turn into numbers; for a sparse matrix, texts,
     dates, records and Python objects (of which nullable columns of pandas are made); and for what is no array.
@@ -45,7 +47,8 @@ def as_array(name: str, values: Any) -> np.ndarray:
             f"a type of numbers, not {what}",
             remedy.format(name=name),
         )
-    return array
+    # Files of astronomy and of IDX have the other order of bytes, which JAX does not take.
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _masked(values: Any) -> int:

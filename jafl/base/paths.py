@@ -1,9 +1,11 @@
 """Paths as users give them, and files that are there as a whole or not at all."""
 
+import contextlib
 import os
 import pathlib
 import secrets
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jafl.base.errors import require
@@ -28,6 +30,18 @@ def in_home(path: str | os.PathLike[str]) -> pathlib.Path:
     """The path, with the home directory in the place of a leading ``~``."""
     # Not Path.expanduser, which raises an error for ``~nobody``: such a name means itself, as in a shell.
     return pathlib.Path(os.path.expanduser(path))
+
+
+@contextlib.contextmanager
+def by_plain_name(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """The folder by a path that no library takes for a pattern, as Orbax does that of ``runs [1]``: a link, meanwhile."""
+    if not set("*?[]\\") & set(str(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="jafl-") as place:
+        link = pathlib.Path(place) / "folder"
+        link.symlink_to(folder, target_is_directory=True)
+        yield link
 
 
 def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> None:

@@ -16,7 +16,7 @@ from jafl.base.given_arrays import as_array
 from jafl.data import Federation
 from jafl.engine.devices import put
 from jafl.models import Metric, Model
-from jafl.models.tasks import in_jax
+from jafl.models.tasks import in_jax, to_sum
 from jafl.records import Params
 
 EXAMPLES_AT_ONCE = 512
@@ -348,7 +348,7 @@ def _sums(name: str, values: Any, present: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(
         # ``where``, and no product with the mask: 0 times a value that is not finite is not 0.
         jnp.sum(column & present if column.dtype == bool else jnp.where(present, column, 0))
-        for column in map(jnp.asarray, columns)
+        for column in map(to_sum, columns)
     )
 
 

@@ -20,7 +20,7 @@ from jafl.models.freezing import Which, chosen, merged, paths, split
 from jafl.models.inputs import Inputs
 from jafl.models.network import NO_STATISTICS, Network, as_setting_error
 from jafl.models.networks import Variables, as_network, differences, frozen_params
-from jafl.models.tasks import Loss, MetricFunction, Reading, Task, as_task, in_jax, reading
+from jafl.models.tasks import Loss, MetricFunction, Reading, Task, as_task, in_jax, reading, to_sum
 from jafl.specifications import specification
 
 
@@ -409,7 +409,7 @@ class Model:
             other if dtype is None else str(dtype),
             "an array of floating numbers, one per example, or two arrays (sums, counts)",
         )
-        return parts[0], parts[1]
+        return to_sum(parts[0]), None if parts[1] is None else to_sum(parts[1])
 
 
 def safe_mean(total: jax.Array, count: jax.Array) -> jax.Array:

@@ -284,7 +284,7 @@ class TokenSums:
     def __call__(self, logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
         _tokens_fit(logits, labels)
         there = self.there(labels)
-        losses = softmax_cross_entropy(logits, jnp.where(there, labels, 0))
+        losses = to_sum(softmax_cross_entropy(logits, jnp.where(there, labels, 0)))
         return jnp.sum(jnp.where(there, losses, 0), axis=-1), jnp.sum(there, axis=-1)
 
     def there(self, labels: Any) -> Any:
@@ -298,6 +298,13 @@ class _TokenAccuracy(TokenSums):
     def __call__(self, logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
         there = self.there(labels)
         return jnp.sum(accuracy(logits, labels) & there, axis=-1), jnp.sum(there, axis=-1)
+
+
+def to_sum(values: Any) -> Any:
+    """Values of which sums are made: floats of 16 bits in float32, for their sums overflow or stand still."""
+    values = jnp.asarray(values)
+    is_short = jnp.issubdtype(values.dtype, jnp.floating) and jnp.finfo(values.dtype).bits < 32
+    return values.astype(jnp.float32) if is_short else values
 
 
 @contextlib.contextmanager

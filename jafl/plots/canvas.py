@@ -81,9 +81,9 @@ def _draw(figure: Any, renderer: Any) -> None:
     type(figure).draw(figure, renderer)
 
 
-def legend_label(label: str) -> str:
-    """The label as a legend shows it: Matplotlib leaves out those that begin with an underscore."""
-    return f" {label}" if label.startswith("_") else label
+def legend_label(label: Any) -> str:
+    """The label, a text or a number, as a legend shows it: Matplotlib leaves out what begins with an underscore."""
+    return f" {label}" if str(label).startswith("_") else str(label)
 
 
 def png(figure: "Figure") -> bytes:

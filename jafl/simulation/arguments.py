@@ -58,6 +58,9 @@ def check_params(params: Any) -> None:
         # Masked arrays, for example, are arrays, too, and would lose their meaning without a word.
         if isinstance(leaf, np.ndarray):
             as_array("params", leaf)
+            order = "this machine's order of bytes, which JAX computes in"
+            convert = "Convert them: array.astype(array.dtype.newbyteorder('='))."
+            require(leaf.dtype.isnative, "the dtype of params", str(leaf.dtype), order, convert)
         is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
         fits = (
             is_array and not is_key(leaf) and np.dtype(leaf.dtype).kind in "fcV"

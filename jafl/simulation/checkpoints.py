@@ -22,7 +22,7 @@ import numpy as np
 from jafl.base import array_files, checksums, processes
 from jafl.base.errors import SettingError, require, whole_number
 from jafl.base.extras import importing, require_library
-from jafl.base.paths import given_path
+from jafl.base.paths import by_plain_name, given_path
 from jafl.base.random_keys import as_words, is_key
 from jafl.engine.devices import at_hand, put
 from jafl.engine.plan.slots_and_waves import computes
@@ -269,8 +269,11 @@ class Checkpoints:
             delete(unfinished)
             unfinished.mkdir(parents=True)
         processes.wait_for_all("checkpoint: folder")
-        with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as writer:
-            writer.save(unfinished / "whole", args=arguments)
+        with (
+            by_plain_name(unfinished) as place,
+            orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as writer,
+        ):
+            writer.save(place / "whole", args=arguments)
         if first:
             if self._plan is not None:
                 array_files.write_archive(unfinished / "whole" / PLAN, vars(self._plan))
@@ -326,8 +329,11 @@ class Checkpoints:
         template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
         asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
         try:
-            with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
-                arrays = reader.restore(folder, args=asked)["carry"]
+            with (
+                by_plain_name(folder) as place,
+                orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader,
+            ):
+                arrays = reader.restore(place, args=asked)["carry"]
             if (folder / BEST).is_file():
                 best = _best_params(array_files.read_archive(folder / BEST), group)
             if (folder / CLIENT_METRICS).is_file():

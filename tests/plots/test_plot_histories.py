@@ -53,6 +53,11 @@ def test_labels_stay():
     assert [list(lines(panel)) for panel in panels] == [["FedBuff", "FedAvg"]] * 3
 
 
+@pytest.mark.parametrize("label", [0.5, None, ("a", 1)])
+def test_labels_that_are_no_texts_are_written_as_python_does(label):
+    assert drawn({label: ONE}) == drawn({str(label): ONE})
+
+
 def test_reports_and_weights_take_a_history():
     assert plots.report_names(ONE) == ["noise"]
     assert plots.reports(ONE).axes[0].get_title(loc="left") == "noise"

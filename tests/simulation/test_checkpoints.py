@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from small_runs import resumed, stopping_at
+from small_runs import resumed, small_parts, stopping_at
 from tiers import in_tiers
 
 import jafl
@@ -104,6 +104,12 @@ def test_every_kind_of_state_comes_back_to_the_last_bit(name, tmp_path):
     positional, named = arguments(name)
     # Stopped between evaluations, before and after one.
     resumed(lambda **options: jafl.simulate(*positional, **named, **options), tmp_path, 5, 20)
+
+
+@pytest.mark.parametrize("name", ["runs [1]", "of [a-z]?*", "one\\two"])
+def test_a_folder_may_have_a_name_that_is_a_pattern(name, tmp_path):
+    (tmp_path / name).mkdir()
+    resumed(lambda **options: jafl.simulate(**small_parts(), **options), tmp_path / name, 5)
 
 
 @pytest.mark.full
