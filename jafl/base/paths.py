@@ -34,7 +34,7 @@ def in_home(path: str | os.PathLike[str]) -> pathlib.Path:
 
 @contextlib.contextmanager
 def by_plain_name(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """The folder by a path that no library takes for a pattern, as Orbax does that of ``runs [1]``: a link, meanwhile."""
+    """The folder by a path that no library takes for a pattern, as Orbax does ``runs [1]``: by a link meanwhile."""
     if not set("*?[]\\") & set(str(folder)):
         yield folder
         return

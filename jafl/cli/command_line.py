@@ -8,6 +8,7 @@ Exit status: 0 done, 1 diverged, or a row of a benchmark failed, 2 a setting can
 could not be written, or a picture could not be drawn, 130 interrupted.
 """
 
+import errno
 import functools
 import pathlib
 import sys
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # The exit status is that of the first of these which a run has.
 UNDRAWN = "undrawn"
 EXIT_STATUS = {"damaged": 2, "diverged": 1, "interrupted": 130, UNDRAWN: 3}
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _train(asked: Given) -> int:
@@ -342,8 +344,10 @@ def with_errors_shown(act: Callable[[], int]) -> int:
     except SettingError as error:
         text, status = f"Error: {error}", 2
     except OSError as error:
-        remedy = "once there is room, run.py resume DIRECTORY goes on from the last checkpoint."
-        text, status = f"Error: {error}. What was written before is whole: {remedy}", 3
+        remedy = "A run that had begun goes on from its last checkpoint by run.py resume DIRECTORY"
+        # A user's function may find no file: then room helps nobody.
+        room = ", once there is room" if error.errno in NO_ROOM else ""
+        text, status = f"Error: {error}. {remedy}{room}.", 3
     except KeyboardInterrupt:
         text, status = "Interrupted: ended at once. What was measured before is kept.", 130
     print(text, file=sys.stderr)

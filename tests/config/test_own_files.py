@@ -140,6 +140,11 @@ def test_a_file_that_has_changed_is_read_again(own):
         ("algorithm", "mine.py:not_callable", "'mine.py' has no function 'not_callable'"),
         ("algorithm", "yours.py:rule", "'yours.py' cannot be read: No such file or directory."),
         ("algorithm", "broken.py:rule", "'broken.py' fails when it is run: NameError: name 'nothing'"),
+        (
+            "algorithm",
+            "exits.py:rule",
+            "'exits.py' fails when it is run: SystemExit: 0. What follows if __name__",
+        ),
         ("algorithm", "mine.py:shared_half(0.1, 0.2)", "has 1 arguments (share), not 2"),
         ("algorithm", "mine.py:shared_half(share='a')", "algorithm.share is 'a', but must be a number"),
         ("algorithm", "mine.py:number", "a factory of a rule"),
@@ -149,6 +154,7 @@ def test_a_file_that_has_changed_is_read_again(own):
 )
 def test_what_a_file_does_not_have_is_refused(own, setting, text, message):
     (own.parent / "broken.py").write_text("nothing + 1")
+    (own.parent / "exits.py").write_text("import sys\nsys.exit(0)")
     with pytest.raises(SettingError) as refused:
         made(**{setting: text})
     assert message in str(refused.value)

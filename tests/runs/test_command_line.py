@@ -317,8 +317,16 @@ def test_a_full_disk_ends_with_status_3_and_says_how_to_go_on(tmp_path):
     result = run_py_with(body, folder=tmp_path)
     assert result.returncode == 3
     assert "No space left on device: 'runs/001/params.npz'" in result.stderr
-    assert "run.py resume DIRECTORY goes on" in result.stderr
+    assert "by run.py resume DIRECTORY, once there is room." in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.full
+def test_a_file_that_is_not_there_is_no_full_disk(tmp_path):
+    result = run_py_with(["open('durations_of_mine.csv')"], folder=tmp_path)
+    assert result.returncode == 3
+    assert "No such file or directory: 'durations_of_mine.csv'" in result.stderr
+    assert "room" not in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.full
