@@ -20,9 +20,9 @@ def given_path(path: Any, allowed: str, setting: str = "path") -> pathlib.Path:
       setting: its name, for the error.
 
     Raises:
-      SettingError: if it is neither a text nor a path.
+      SettingError: if it is neither a text nor a path, or an empty text, which would be the current folder.
     """
-    require(isinstance(path, (str, os.PathLike)), setting, path, allowed)
+    require(isinstance(path, (str, os.PathLike)) and path != "", setting, path, allowed)
     return in_home(path)
 
 

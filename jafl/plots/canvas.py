@@ -29,21 +29,28 @@ def save(figure: "Figure", path: str | os.PathLike) -> None:
 
     Args:
       figure: a figure that a function of ``jafl.plots`` has returned.
-      path: of the file; one that is there is replaced.
+      path: of the file; one that is there is replaced. ``figure.savefig(path)`` writes other formats, such as PDF.
 
     Raises:
-      SettingError: if ``figure`` is none, or there is no folder for the file.
+      SettingError: if ``figure`` is none, there is no folder for the file, or its name is of another format.
     """
     file = given_path(path, "that of a file, 'accuracy.png' for example")
-    require(file.parent.is_dir(), "path", str(path), "that of a file in a folder that is there")
+    fits = file.parent.is_dir() and not file.is_dir()
+    require(fits, "path", str(path), "that of a file in a folder that is there")
+    other = file.suffix.lower()[1:] in set(_canvas(figure).get_supported_filetypes()) - {"png"}
+    require(not other, "path", str(path), "a name for a PNG", "figure.savefig(path) writes other formats.")
     _write(figure, file)
+
+
+def _canvas(figure: Any) -> Any:
+    """The canvas of a figure; SettingError for what is none."""
+    require(hasattr(figure, "canvas"), "figure", figure, "a figure, as a function of jafl.plots returns it")
+    return figure.canvas
 
 
 def _write(figure: Any, file: Any) -> None:
     """Draws the figure once; ``Figure.savefig`` would lay it out twice, which takes most of the time."""
-    fits = hasattr(figure, "canvas")
-    require(fits, "figure", figure, "a figure, as a function of jafl.plots returns it")
-    figure.canvas.print_png(file, metadata={"Software": None})
+    _canvas(figure).print_png(file, metadata={"Software": None})
 
 
 def new_figure(

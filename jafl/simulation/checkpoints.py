@@ -6,6 +6,7 @@ checkpoint or none. All files are compared with their checksums before anything 
 steps do not change a result, so a run that goes on ends with the same bits as one that was never stopped.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -225,14 +226,18 @@ class Checkpoints:
         return written
 
     def delete(self) -> None:
-        """Removes all checkpoints: the run is over."""
+        """Removes all checkpoints, and the folder unless something else lies there: the run is over."""
         if processes.is_first():
-            delete(self.folder)
+            for name in (*map(str, self._numbers()), UNFINISHED):
+                delete(self.folder / name)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
     def _numbers(self) -> list[int]:
         """The server steps after which there are checkpoints, damaged ones included."""
         names = (path.name for path in self.folder.glob("*"))
-        return [int(name) for name in names if name.isascii() and name.isdigit()]
+        # Not 001, which is a folder of runs.
+        return [int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))]
 
     def _tell(self, troubles: Mapping[int, str], instead: str) -> None:
         """Tells ``on_trouble`` of checkpoints that cannot be used, and what is done instead."""

@@ -112,6 +112,20 @@ def test_a_folder_may_have_a_name_that_is_a_pattern(name, tmp_path):
     resumed(lambda **options: jafl.simulate(**small_parts(), **options), tmp_path / name, 5)
 
 
+def test_what_lies_beside_checkpoints_stays(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "001").mkdir()
+    jafl.simulate(**small_parts(), checkpoints=tmp_path, **stopping_at(1))
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert {"thesis.txt", "001"} < kept
+    other = {**small_parts(), "key": jax.random.key(2)}
+    with pytest.warns(UserWarning, match="of another run(.|\n)*They are removed") as told:
+        jafl.simulate(**other, checkpoints=jafl.Checkpoints(tmp_path, refuse=False))
+    assert len(told) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis.txt", "001"}
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
 @pytest.mark.full
 def test_seconds_are_those_of_all_parts(tmp_path):
     positional, named = arguments("moments of Adam")

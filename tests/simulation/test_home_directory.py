@@ -72,3 +72,17 @@ def test_the_home_of_nobody_is_a_name_like_others():
     nobodys = pathlib.Path("~no-such-user/x")
     assert given_path("~no-such-user/x", "a file") == nobodys
     assert prepared.folders("~no-such-user/x", None) == (nobodys, nobodys / "jafl_cache")
+
+
+def test_an_empty_path_is_not_the_current_folder(home):
+    history = jafl.simulate(**small_parts())
+    for use in (
+        history.save,
+        jafl.History.load,
+        jafl.duration_trace,
+        jafl.read_availability,
+        jafl.Checkpoints,
+        lambda path: jafl.plots.save(jafl.plots.accuracy(history), path),
+    ):
+        with pytest.raises(jafl.SettingError, match="(path|folder) is '', but must be"):
+            use("")
