@@ -555,6 +555,13 @@ def test_a_run_is_never_overwritten_unasked(tmp_path):
     assert (tmp_path / "fedbuff-seed0" / "config.json").read_text() == "old"
 
 
+def test_a_picture_of_ones_own_is_never_overwritten_unasked(tmp_path):
+    (tmp_path / "weights.png").write_text("mine")
+    with pytest.raises(SettingError, match=r"output_dir is .*weights.png.*--overwrite"):
+        run(Settings(algorithm="fedbuff"), tmp_path, show=lambda line: None, progress=False)
+    assert (tmp_path / "weights.png").read_text() == "mine"
+
+
 def test_overwriting_deletes_runs_and_nothing_else(tmp_path):
     for name in ("summary.json", "fedbuff-seed0/config.json", "fedbuff-seed0/accuracy.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

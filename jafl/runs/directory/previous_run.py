@@ -113,10 +113,9 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
     """The files of a run or a comparison in a directory and its direct subfolders."""
     children = (folder for folder in sorted(path.glob("*-seed*")) if (folder / "config.json").is_file())
     folders = [path, *children]
-    files = [folder / name for folder in folders for name in FILES if (folder / name).is_file()]
-    if not files:
-        return []
-    return files + [folder / name for folder in folders for name in PICTURES if (folder / name).is_file()]
+    # Pictures by themselves, too: a new run removes those of its names.
+    names = (*FILES, *PICTURES)
+    return [folder / name for name in names for folder in folders if (folder / name).is_file()]
 
 
 def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
