@@ -576,6 +576,21 @@ def test_overwriting_deletes_runs_and_nothing_else(tmp_path):
     assert not (tmp_path / "fedbuff-seed0").exists()
 
 
+def test_overwriting_leaves_other_runs_of_weights_and_biases(tmp_path):
+    for name in (
+        "config.json",
+        "wandb/offline-run-20260101_000000-0a1b/files.txt",
+        "wandb/run-20260102-ffff/mine",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    (tmp_path / "wandb_run_id.txt").write_text("0a1b")
+    (tmp_path / "wandb" / "latest-run").symlink_to("offline-run-20260101_000000-0a1b")
+    EarlierRun(tmp_path).remove()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir()}
+    assert left == {"wandb/run-20260102-ffff/mine"}
+
+
 def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(SettingError, match="output_dir is .*file', but cannot be made"):

@@ -1,6 +1,7 @@
 """The run that a directory holds already: found, and removed once a new one takes its place."""
 
 import dataclasses
+import glob
 import pathlib
 import shutil
 from collections.abc import Callable, Sequence
@@ -119,6 +120,7 @@ def _files_of_a_run(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
+    _remove_wandb(folder)
     for file in files:
         file.unlink(missing_ok=True)
     for name in (CHECKPOINTS, BATCH_CHECKPOINTS):
@@ -127,4 +129,17 @@ def _remove_run(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> None:
         file.unlink()
     if (folder / TENSORBOARD).is_dir() and not any((folder / TENSORBOARD).iterdir()):
         (folder / TENSORBOARD).rmdir()
-    shutil.rmtree(folder / WANDB, ignore_errors=True)
+
+
+def _remove_wandb(folder: pathlib.Path) -> None:
+    """Removes the run's own files of Weights & Biases: its folder may hold those of other programs' runs, too."""
+    place, number = folder / WANDB, folder / WANDB_RUN_ID
+    if not (number.is_file() and place.is_dir()):
+        return
+    for own in place.glob(f"*run-*-{glob.escape(number.read_text().strip())}"):
+        shutil.rmtree(own, ignore_errors=True)
+    for link in place.iterdir():  # such as latest-run
+        if link.is_symlink() and not link.exists():
+            link.unlink()
+    if not any(place.iterdir()):
+        place.rmdir()
