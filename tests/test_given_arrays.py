@@ -116,7 +116,9 @@ def test_the_other_order_of_bytes_is_taken_as_it_is_meant(kind):
     native = made(x=X.astype(kind), test_x=X.astype(kind))
     assert federation.x.dtype == native.x.dtype and np.array_equal(federation.x, X)
     model = jafl.models.softmax(3)
-    params = model.init(jax.random.key(0), federation.x)
+    params = model.init(jax.random.key(0), x)
+    source = jafl.Source("swapped", x, y, x, y, 3)
+    assert source.x.dtype == np.dtype(kind) and source.test_y.dtype.isnative
     swapped, usual = (jafl.Evaluator(model, of.x, of.y)(params) for of in (federation, native))
     assert swapped == usual
 

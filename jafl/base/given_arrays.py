@@ -47,7 +47,11 @@ def as_array(name: str, values: Any) -> np.ndarray:
             f"a type of numbers, not {what}",
             remedy.format(name=name),
         )
-    # Files of astronomy and of IDX have the other order of bytes, which JAX does not take.
+    return native(array)
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The array in the machine's order of bytes: files of some libraries have the other, which JAX does not take."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

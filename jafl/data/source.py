@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from jafl.base.errors import require
+from jafl.base.given_arrays import native
 from jafl.data import displays
 from jafl.data.normalization import Normalization
 from jafl.data.partition import Partition
@@ -55,6 +56,9 @@ class Source:
     digest: str | None = None
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(array := getattr(self, field.name), np.ndarray):
+                object.__setattr__(self, field.name, native(array))
         if self.natural_partition is not None:
             object.__setattr__(self, "natural_partition", self.natural_partition.dividing(self.y))
 

@@ -9,9 +9,11 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jafl.base.contents import same_contents
 from jafl.base.errors import SettingError, choose, require
+from jafl.base.given_arrays import native
 from jafl.base.precision import COMPUTE_DTYPES, MATMUL_PRECISIONS, products_in
 from jafl.base.random_keys import check_key
 from jafl.models import displays
@@ -186,12 +188,13 @@ class Model:
             return jax.tree.map(jnp.asarray, self.initial)
         check_key(key)
 
+        first = native(x[:1]) if isinstance(x, np.ndarray) else x[:1]
         frozen = frozen_params(self.frozen)
         initial = None if self.initial is None else jax.tree.map(jnp.asarray, self.initial)
 
         def fresh(key: jax.Array) -> Any:
             try:
-                params = network.init(key, self._read(jnp.asarray(x[:1])), self.frozen)
+                params = network.init(key, self._read(jnp.asarray(first)), self.frozen)
             except SettingError:
                 raise
             except Exception as error:

@@ -1,6 +1,7 @@
 """Metrics in CSV files, Weights & Biases and MLflow: with the libraries themselves, offline."""
 
 import csv
+import math
 import pathlib
 import struct
 
@@ -109,6 +110,20 @@ def wandb_offline(monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     return trackers.named("wandb")[0]
+
+
+def test_a_csv_file_is_empty_where_metrics_are_null(tmp_path):
+    csv_file = trackers.CommaSeparated(tmp_path, {}, 0)
+    csv_file.write({"server_step": 0, "f1": math.nan, "loss": math.inf, "train_loss": None, "time": 0.0})
+    assert (tmp_path / "metrics.csv").read_text() == "server_step,f1,loss,train_loss,time\n0,,,,0.0\n"
+
+
+def test_a_line_of_a_csv_file_that_was_cut_off_is_not_gone_on_with(tmp_path):
+    (tmp_path / "metrics.csv").write_text("server_step,time,loss\n1,0.5,2.0\n12,3.5,1.0\n1")
+    csv_file = trackers.CommaSeparated(tmp_path, {}, 12)
+    csv_file.write({"server_step": 15, "time": 4.5, "loss": 0.5})
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert lines == ["server_step,time,loss", "1,0.5,2.0", "12,3.5,1.0", "15,4.5,0.5"]
 
 
 @pytest.mark.full

@@ -93,8 +93,9 @@ class CommaSeparated:
             rows = self._read(math.inf)
             self._columns += [name for name in evaluation if name not in self._columns]
             self._write_all(rows)
+        known = _numbers(evaluation) | {"server_step": evaluation["server_step"]}
         with open(self._file, "a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, self._columns, lineterminator="\n").writerow(evaluation)
+            csv.DictWriter(file, self._columns, lineterminator="\n").writerow(known)
 
     def close(self) -> None:
         """Nothing is left open."""
@@ -105,7 +106,9 @@ class CommaSeparated:
             return []
         with open(self._file, newline="", encoding="utf-8") as file:
             lines = csv.DictReader(file)
-            rows = [row for row in lines if int(row["server_step"]) <= last_step]
+            # A line that a killed process or a full disk has cut off lacks columns.
+            whole = [row for row in lines if None not in row.values()]
+            rows = [row for row in whole if int(row["server_step"]) <= last_step]
             self._columns = list(lines.fieldnames or [])
         return rows
 
