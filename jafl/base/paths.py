@@ -40,7 +40,7 @@ def by_plain_name(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         return
     with tempfile.TemporaryDirectory(prefix="jafl-") as place:
         link = pathlib.Path(place) / "folder"
-        link.symlink_to(folder, target_is_directory=True)
+        link.symlink_to(folder.absolute(), target_is_directory=True)
         yield link
 
 

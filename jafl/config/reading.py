@@ -234,13 +234,10 @@ class Reader:
             raise self.wrong(name, f"{str(path)!r} cannot be read: {error.strerror}") from error
         try:
             module = _module(path, content)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # sys.exit() would end the command with status 0, without a word
-            hint = (
-                'What follows if __name__ == "__main__": is not run.' if isinstance(error, SystemExit) else ""
-            )
+        # sys.exit() would end the command with status 0, without a word.
+        except (Exception, SystemExit) as error:
+            is_exit = isinstance(error, SystemExit)
+            hint = 'What follows if __name__ == "__main__": is not run.' if is_exit else ""
             reason = f"{str(path)!r} fails when it is run: {type(error).__name__}: {error}"
             raise self.wrong(name, reason, hint) from error
         found: Callable[..., Any] | None = getattr(module, function, None)
