@@ -257,14 +257,16 @@ class Settings:
 
         layers: the same, each in the place of what comes before.
         """
-        return cls(**_whole(values, *layers))
+        settings = object.__new__(cls)
+        vars(settings).update(DEFAULTS | _whole(values, *layers))
+        return settings
 
     def changed(self, *changes: Mapping[str, Any]) -> "Settings":
         """These settings with ``changes``, the later ones in the place of the earlier.
 
         Raises SettingError for an unknown name or a value of a wrong type.
         """
-        return self.from_mapping(dataclasses.asdict(self), *changes)
+        return self.from_mapping(vars(self), *changes)
 
     @property
     def float_type(self) -> str:
