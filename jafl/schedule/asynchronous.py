@@ -75,8 +75,9 @@ def asynchronous(
     always the same client). If the arrival fills the buffer, the server steps first. At one instant all arrivals
     are handled first, in client order, stepping whenever the buffer fills; then all replacements start, from the
     newest version. The run ends with its last step; ``concurrency`` trips are then under way: replacements, and
-    those that arrive at that very instant but after the last step. No trip is thrown away any more, but clients that
-    leave at that instant do not start again.
+    those that arrive at that very instant but after the last step. After it, which may itself stop trips
+    (``cancel_at_step``, ``too_stale``), no trip is thrown away any more, but clients that leave at that instant do not
+    start again.
 
     Args:
       num_clients: N, all clients.
@@ -114,11 +115,13 @@ def asynchronous(
         "at_once": at that instant. So works a server that notices the end of a connection.
         "after_time_out": ``trip_time_out`` later. So works a server that waits for signs of life: until then it takes
         the client for busy, whatever steps it makes. A trip that arrives too stale is replaced at once.
-        "after_step": together with the applied trips, after the next step. The run then starves if more than
-        concurrency - buffer_size trips are lost within one step.
+        "after_step": together with the applied trips, after the next step, or with that of the same instant. The run
+        then starves if more than concurrency - buffer_size trips are lost within one step. In an initial round, which
+        waits for every client, at once.
       trip_time_out: the simulated time until the server notices that a trip is lost, above 0. Needed with
         "after_time_out", and refused without it.
-      cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken again. With
+      cancel_at_step: the trips under way when the server steps are thrown away, and all places are taken again, those
+        of lost trips that the server has not noticed yet (``trip_time_out``) included. With
         "after_step" this is K-synchronous training, with "at_once" and M = N K-batch-synchronous training (one client
         may make several of the K trips).
       staleness_limit: the most server steps that an applied trip may be stale. Default: no limit.

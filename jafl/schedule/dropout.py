@@ -73,8 +73,9 @@ class Dropout:
       fraction: of all clients, rounded to whole clients, which the schedule's seed draws; or
       clients: numbers of the clients that leave. Exactly one of the two.
       server_step: they leave when the server has taken so many steps, or
-      time: at this simulated time, after the arrivals of that moment, or
-      trips: each of them after so many trips of its own. Exactly one of the three.
+      time: at this simulated time, after the arrivals of that moment and before anyone starts, or
+      trips: each of them after so many trips of its own, those that were thrown away included. Exactly one of the
+        three.
 
     Raises:
       SettingError: for a number outside its range, or unless exactly one of those that exclude each other is given.

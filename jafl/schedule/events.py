@@ -45,6 +45,9 @@ class Events(EventState):
         self.last_version, self.most_trips = steps, client_trips
         self.plain = client_trips == math.inf and not self._has_special_events()
         phases = self._phases()
+        if self.leave_at <= self.now:  # at time 0: nobody starts who has left by then
+            self._leave(self.leavers)
+            self.leave_at = math.inf
         self._take_places()
         while self.version < self.last_version and self._advance():
             for phase in phases:

@@ -5,7 +5,7 @@ import pytest
 from schedule_cases import by_client
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals
+from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals, synchronous
 from jafl.schedule.counting import in_flight
 
 # The corners of leaving, by hand.
@@ -20,6 +20,24 @@ def test_another_client_takes_the_place_of_one_that_leaves_at_the_last_step():
         dropout=Dropout(clients=[0, 1], trips=1),
     )
     assert schedule.inflight_client.tolist() == [1 - schedule.client[0]]
+
+
+@pytest.mark.parametrize("make", ["asynchronous", "synchronous", "open arrivals"])
+def test_nobody_starts_who_leaves_at_time_0(make):
+    """In one instant clients leave before free places are taken: at time 0, too, whatever the protocol."""
+    common = {
+        "num_clients": 3,
+        "delay": delays.constant(1.0),
+        "server_steps": 4,
+        "dropout": Dropout(clients=[0, 1], time=0.0),
+    }
+    schedule = {
+        "asynchronous": lambda: asynchronous(**common, concurrency=2),
+        "synchronous": lambda: synchronous(**common, cohort_size=2),
+        "open arrivals": lambda: open_arrivals(**common, start_rate=1.0, starts="constant"),
+    }[make]()
+    assert schedule.discarded_client.tolist() == []
+    assert {*schedule.client.tolist(), *schedule.inflight_client.tolist()} == {2}
 
 
 # Lost trips in K-asynchronous training.
