@@ -205,7 +205,7 @@ class LocalTraining:
             sent, left = self.feedback(self.compression, update, before, trip.key)
         if any_steps is not None:
             sent = _or_else(any_steps, sent)
-            left = left and _or_else(any_steps, left, before)
+            left = None if left is None else _or_else(any_steps, left, before)  # a model may be a bare array
         return sent, left
 
     def check(self, params: Params, num_examples: np.ndarray, local_steps: np.ndarray | None = None) -> None:

@@ -11,6 +11,7 @@ from refusals import refuses
 from small_runs import resumed, small_parts, step_by_step, stopping_at
 
 import jafl
+from jafl.clients.records import ClientData
 from jafl.engine.plan.preparation import prepare
 from jafl.engine.plan.slots_and_waves import rounds
 
@@ -183,3 +184,45 @@ def test_waves_see_how_much_work_each_trip_is():
     cost = np.where(np.arange(3 * STEPS) % 2, 64.0, 1.0)
     even = prepare(jafl.Run(**parts(steps=np.full(3 * STEPS, 8))), together=True, form="loop").plan
     assert rounds(plan, cost) < rounds(even, cost)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(
+            {"error_feedback": True, "compression": jafl.compression.top_k(0.3)}, id="error feedback"
+        ),
+        pytest.param({"correction": "ef21", "compression": jafl.compression.top_k(0.3)}, id="ef21"),
+        pytest.param({"personal": jafl.ditto(0.5, 0.1), "keep_optimizer_state": True}, id="personal"),
+    ],
+)
+def test_a_model_that_is_one_bare_array_trains_as_one_in_a_dict(kept):
+    """An array is no truth value, as a dict is: what a client keeps is looked for by None."""
+    x, y = jax.random.normal(jax.random.key(0), (6, 4)), jax.numpy.arange(6) % 3
+    update, keeps = {}, {}
+    for name, wrap in (("bare", lambda w: w), ("in a dict", lambda w: {"w": w})):
+        model = jafl.Model(
+            (lambda key, x, wrap=wrap: wrap(jax.numpy.zeros((4, 3))), lambda w, x: _product(w, x))
+        )
+        work = jafl.client_work(
+            model, learning_rate=0.3, batch_size=4, local_steps="scheduled", **kept
+        ).build()
+        start = wrap(jax.numpy.zeros((4, 3)))
+        offsets, words = jax.numpy.array([0, 6]), jax.numpy.uint32([1, 2])
+        data = ClientData(x, y, jax.numpy.arange(6), offsets, state=work.state.initial(start))
+        trips = [
+            work.train(data._replace(local_steps=jax.numpy.int32(steps)), start, jax.numpy.int32(0), words)
+            for steps in (0, 2)
+        ]
+        update[name], keeps[name] = (
+            [jax.tree.leaves(part) for part in column]
+            for column in zip(*((trip.update, trip.state) for trip in trips), strict=True)
+        )
+    jax.tree.map(np.testing.assert_array_equal, update["bare"], update["in a dict"])
+    jax.tree.map(np.testing.assert_array_equal, keeps["bare"], keeps["in a dict"])
+    assert np.any(update["bare"][1][0])
+
+
+def _product(params, x):
+    """The logits of a linear model, whose parameters are a matrix or a dict with one."""
+    return x @ jax.tree.leaves(params)[0]

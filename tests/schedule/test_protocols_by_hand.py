@@ -5,7 +5,15 @@ import pytest
 from schedule_cases import by_client
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, asynchronous, availability, delays, drawn_staleness, open_arrivals, synchronous
+from jafl.schedule import (
+    Dropout,
+    asynchronous,
+    availability,
+    delays,
+    drawn_staleness,
+    open_arrivals,
+    synchronous,
+)
 from jafl.schedule.counting import in_flight
 
 # The corners of leaving, by hand.
