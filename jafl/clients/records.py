@@ -43,7 +43,8 @@ class ClientData(NamedTuple):
 
 class ClientResult(NamedTuple):
     """``update`` [*P]: trained minus downloaded; ``loss`` []: mean over the first minibatch at the downloaded
-    model, regularizers left out (of texts, the mean over the tokens of the first minibatch that has any);
+    model, or at the one with which a correction begins training ("quafl", "qafel"), regularizers left out (of texts,
+    the mean over the tokens of the first minibatch that has any);
     ``batch_examples`` [] int32: examples used, each as often as it was used; ``local_steps`` [] int32: optimizer
     steps taken; ``sent``: any pytree that the client hands over beside its update, which a rule reads as
     ``Arrival.sent``, or None; ``state``: what it keeps, like ``ClientData.state``, or None."""
