@@ -76,8 +76,8 @@ def asynchronous(
     are handled first, in client order, stepping whenever the buffer fills; then all replacements start, from the
     newest version. The run ends with its last step; ``concurrency`` trips are then under way: replacements, and
     those that arrive at that very instant but after the last step. After it, which may itself stop trips
-    (``cancel_at_step``, ``too_stale``), no trip is thrown away any more, but clients that leave at that instant do not
-    start again.
+    (``cancel_at_step``, ``too_stale``), no trip is thrown away any more, but clients that leave at that instant do
+    not start again.
 
     Args:
       num_clients: N, all clients.
