@@ -51,6 +51,10 @@ def test_nobody_knows_what_other_client_work_computes():
     own = jafl.specify(lambda: run.client_work.build())
     assert operations_per_parameter(run._replace(client_work=own), np.array([1, 1])) is None
     assert operations_per_parameter(run, None) is None
+    of_wider = jax.eval_shape(lambda: jafl.models.softmax(3).init(jax.random.key(0), jnp.ones((1, 9))))
+    assert operations_per_parameter(run._replace(params=of_wider), np.array([1, 1])) is None, (
+        "is refused later"
+    )
 
 
 def test_loops_count_their_rounds_and_conditions_their_cheapest_branch():

@@ -24,8 +24,8 @@ LARGE_CONVOLUTIONS = 1e9
 
 def has_large_convolutions(run: Run) -> bool:
     """Whether a TPU trains trips of this run quicker one after the other than side by side."""
-    operations = operations_per_minibatch(run)
-    return has_convolutions(run.params) and operations is not None and operations >= LARGE_CONVOLUTIONS
+    operations = operations_per_minibatch(run) if has_convolutions(run.params) else None
+    return operations is not None and operations >= LARGE_CONVOLUTIONS
 
 
 def has_convolutions(params: Params) -> bool:
@@ -57,7 +57,8 @@ def operations_per_minibatch(run: Run) -> int | None:
     pass counts as two forward passes.
 
     Returns:
-      Their number; None for client work that is not ``jafl.client_work``, whose training nobody knows.
+      Their number; None for client work that is not ``jafl.client_work``, whose training nobody knows, and for a
+      model that does not fit the examples.
     """
     work = as_specification(run.client_work)
     if "batch_size" not in work.arguments:
@@ -66,8 +67,12 @@ def operations_per_minibatch(run: Run) -> int | None:
         jax.ShapeDtypeStruct((1, *of.shape[1:]), jax.dtypes.canonicalize_dtype(of.dtype))
         for of in (run.federation.x, run.federation.y)
     )
-    with as_written():  # the quick forms of convolutions have branches for each platform
-        program = _loss.trace(work.build().model, run.params, x, y).jaxpr
+    try:
+        with as_written():  # the quick forms of convolutions have branches for each platform
+            program = _loss.trace(work.build().model, run.params, x, y).jaxpr
+    # A model that cannot be traced with these examples is refused later, with the reason.
+    except Exception:
+        return None
     largest = int(run.federation.num_examples.max())
     return PASSES * count_operations(program.jaxpr) * min(work.arguments["batch_size"] or largest, largest)
 

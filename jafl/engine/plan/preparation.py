@@ -159,8 +159,9 @@ def prepare(
         if devices is None and placement.platform != "cpu" and processes.count() == 1:
             alone = place_on(1, together)
     # Waves that were asked for train side by side.
-    if together is None and (plan is None or plan.width == 1) and has_large_convolutions(run):
-        placement, alone = _one_by_one_on_a_tpu(placement), alone and _one_by_one_on_a_tpu(alone)
+    is_open = together is None and (plan is None or plan.width == 1)
+    if is_open and placement.platform == "tpu" and has_large_convolutions(run):
+        placement, alone = _one_by_one_on_one(placement), alone and _one_by_one_on_one(alone)
     if plan is not None:
         # A plan that was made for another schedule would train, and compute something else, without a word.
         check_plan(run.schedule, plan, client_state=run.keeps_client_state)
@@ -181,10 +182,8 @@ def prepare(
     return Preparation(run, plan, trial.program, trial.forecast, linear)
 
 
-def _one_by_one_on_a_tpu(placement: Placement) -> Placement:
-    return placement._replace(
-        side_by_side=placement.side_by_side and (placement.platform, placement.number) != ("tpu", 1)
-    )
+def _one_by_one_on_one(placement: Placement) -> Placement:
+    return placement._replace(side_by_side=placement.side_by_side and placement.number > 1)
 
 
 def check_held(params: Any, name: str) -> None:
