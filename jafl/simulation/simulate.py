@@ -62,7 +62,8 @@ def simulate(
       plan: in which order and memory to compute the schedule. Default: the one that suits the rule and the devices.
         It changes results by rounding only, and so do the next three.
       devices: on how many of this process's devices to train. Default: all devices that make it faster.
-      together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU.
+      together: whether a device trains trips side by side. Default: vmap on accelerators, sequential on a CPU, and on
+        a TPU for large convolutions.
       form: "loop" or "matrix", see ``ExecutionPlan``; that of ``plan`` if there is one. Default: the quicker one.
       evaluate_at: server steps at which to evaluate, beside the start (0) and the end, which always are. Default:
         about a hundred, evenly spaced.
