@@ -214,8 +214,9 @@ def _told_control(content: Mapping[str, Any], coarse: Mapping[str, Any] | None) 
     by_way = [[way, *_verdicts_counted(counted)] for way, counted in ways.items()]
     by_experiment = [[name, *_verdicts_counted({name: own})] for name, own in ways[protocols].items()]
     return [
-        "A rule was compared with itself, under another name and with grids shifted by half a step, through search, "
-        'runs and verdict. There is no difference to find: each "better" and "worse" is false. As the protocol has '
+        "A rule was compared with itself, under another name and with grids shifted by half a step, random points by "
+        "half of their ranges, through search, runs and verdict. There is no difference to find: each "
+        '"better" and "worse" is false. As the protocol has '
         f"it, {false} of {number} verdicts are ({100 * false / max(number, 1):.1f} %; at most {100 * ALPHA:g} % may "
         f"be{'; ' + ', '.join(lengths) if lengths else ''}). The other rows are as the protocol must not be: without "
         "more false verdicts there, the control could not fail.",
