@@ -14,7 +14,7 @@ import numpy as np
 
 from jafl.base.errors import SettingError, real_number, refusal, require, whole_number
 from jafl.base.extras import importing
-from jafl.privacy.gaussian import check_delta, check_epsilon
+from jafl.privacy.gaussian import check_delta, check_epsilon, epsilon_of
 from jafl.privacy.weights import rule_name, trip_weights
 from jafl.records import EventSchedule, Rule
 from jafl.specifications import Specification, as_specification
@@ -22,6 +22,8 @@ from jafl.specifications import Specification, as_specification
 # Noise multipliers between which one is looked for.
 _LEAST, _MOST = 0.05, 1e6
 _LITTLE_NOISE = 0.5
+# Of privacy losses; the accountant takes the exponential of it, and overflows at 709.
+_LARGEST_INTERVAL = 100.0
 _PRECISION = 1e-4  # relative
 _LARGEST = 1e12  # stands for an infinite epsilon
 
@@ -56,11 +58,15 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
         import dp_accounting
         from dp_accounting import pld
 
+    # A client that may take part in a round is hidden at least as well as one that does in each.
+    in_each_round = float(epsilon_of(np.sqrt(rounds) / noise_multiplier, delta))
     # Privacy losses grow with the inverse square of the noise, and so does what may be rounded up.
     interval = 1e-4 * max(1.0, (_LITTLE_NOISE / noise_multiplier) ** 2)
+    if interval > _LARGEST_INTERVAL:
+        return in_each_round
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, interval)
     accountant.compose(_event(dp_accounting, float(noise_multiplier), float(sampling_rate), int(rounds)))
-    return float(accountant.get_epsilon(delta))
+    return min(float(accountant.get_epsilon(delta)), in_each_round)
 
 
 def amplified_noise_multiplier(epsilon: float, *, sampling_rate: float, rounds: int, delta: float) -> float:

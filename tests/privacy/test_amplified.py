@@ -60,6 +60,12 @@ def test_the_noise_for_an_epsilon_is_the_least():
     assert amplified_noise_multiplier(1e5, **RUN) == 0.05
 
 
+@pytest.mark.parametrize(("noise", "delta"), [(1e-4, 1e-6), (1.0, 1e-300)])
+def test_numbers_that_are_too_small_for_the_accountant_have_the_epsilon_without_sampling(noise, delta):
+    found = amplified_epsilon(noise, sampling_rate=0.5, rounds=10, delta=delta)
+    assert found == epsilon_of(10**0.5 / noise, delta) < np.inf
+
+
 def test_no_noise_protects_nobody():
     assert amplified_epsilon(0.0, **RUN) == np.inf
 
