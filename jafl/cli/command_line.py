@@ -350,8 +350,27 @@ def with_errors_shown(act: Callable[[], int]) -> int:
         text, status = f"Error: {error}. {remedy}{room}.", 3
     except KeyboardInterrupt:
         text, status = "Interrupted: ended at once. What was measured before is kept.", 130
+    except (AssertionError, RuntimeError) as error:
+        if not (wanted := _missing_platforms(error)):
+            raise
+        remedy = "Unset it, and JAX takes what is there; JAX_PLATFORMS=cpu takes the CPU."
+        text, status = f"Error: JAX_PLATFORMS is {wanted!r}, but JAX finds no such device here. {remedy}", 2
     print(text, file=sys.stderr)
     return status
+
+
+def _missing_platforms(error: Exception) -> str:
+    """What ``JAX_PLATFORMS`` asks for, if it is the reason why JAX computes nothing; "" otherwise."""
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.config.jax_platforms:
+        return ""
+    missing = str(error).startswith("Unable to initialize backend")
+    if isinstance(error, AssertionError):  # JAX's own, without a word, where an accelerator is not there
+        try:
+            jax.devices()
+        except AssertionError:
+            missing = True
+    return jax.config.jax_platforms if missing else ""
 
 
 def start() -> None:

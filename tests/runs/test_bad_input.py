@@ -1,9 +1,13 @@
 """A setting that cannot work is refused before anything is computed or written, by name, value and remedy."""
 
 import dataclasses
+import glob
 import re
+import subprocess
+import sys
 
 import pytest
+from command_line import ROOT, environment
 
 from jafl.base.errors import SettingError
 from jafl.config.experiment import make_experiments
@@ -82,3 +86,25 @@ def test_nothing_is_written_before_all_runs_are_checked(last, tmp_path):
     with pytest.raises(SettingError):
         run(dataclasses.replace(ASYNCHRONOUS, **last), tmp_path / "results")
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "platforms",
+    [
+        "nonsense",
+        "cpu,nonsense",
+        pytest.param("cuda", marks=pytest.mark.skipif(bool(glob.glob("/dev/nvidia*")), reason="it is here")),
+    ],
+)
+def test_platforms_that_are_not_there_are_named(platforms, tmp_path):
+    command = [sys.executable, str(ROOT / "run.py"), f"--output_dir={tmp_path / 'run'}"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment() | {"JAX_PLATFORMS": platforms},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2 and f"Error: JAX_PLATFORMS is '{platforms}'" in ended.stderr
+    assert "Traceback" not in ended.stderr
