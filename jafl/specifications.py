@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from jafl.base import display
-from jafl.base.errors import SettingError, require
+from jafl.base.errors import SettingError, require, true_or_false
 from jafl.records import EventSchedule, Rule
 
 
@@ -192,6 +192,8 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
             wants_float = isinstance(signature.parameters[name].default, float)
             text = isinstance(value, str) or value is None
             require(not (wants_float and text), f"{name} of {factory.__name__}", value, "a number")
+            if isinstance(signature.parameters[name].default, bool):
+                true_or_false(name, value)
             if wants_float and isinstance(value, int) and not isinstance(value, bool):
                 bound.arguments[name] = float(value)
         spec = Specification(factory, _flat(bound))

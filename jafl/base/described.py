@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
+from jafl.base.errors import true_or_false
+
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
@@ -45,9 +47,12 @@ def described(factory: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
       {'mean': 2.0}
     """
     signature = inspect.signature(factory)
+    flags = [name for name, each in signature.parameters.items() if isinstance(each.default, bool)]
 
     @functools.wraps(factory)
     def remembered(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+        for name in flags:
+            true_or_false(name, kwargs.get(name, True))
         made = factory(*args, **kwargs)
         if made is not None:
             given = signature.bind(*args, **kwargs).arguments

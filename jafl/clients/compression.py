@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jafl.base.errors import real_number, require, true_or_false, whole_number
+from jafl.base.errors import real_number, require, whole_number
 from jafl.records import ArrayTree, Params, Updates
 
 # Distinguishes the keys of compression from all other uses of a trip's random words.
@@ -227,7 +227,6 @@ def check_compression(compression: Any, error_feedback: Any, correction: str | N
 
     correction: the name of the one that keeps what compression leaves out in a way of its own, or None.
     """
-    true_or_false("error_feedback", error_feedback)
     if compression is None:
         allowed = "False where nothing is compressed: without compression no update leaves anything out"
         require(not error_feedback, "error_feedback", error_feedback, allowed)

@@ -11,7 +11,7 @@ import jax
 import optax
 
 from jafl.base.described import described
-from jafl.base.errors import choose, require, true_or_false
+from jafl.base.errors import choose, require
 from jafl.clients.argument_checks import check_batches, check_steps, number_as_data, optimizer_and_schedule
 from jafl.clients.compression import Compressor, check_compression
 from jafl.clients.corrections import CORRECTIONS, check_correction
@@ -112,7 +112,6 @@ def client_work(
     optimizer, schedule = optimizer_and_schedule(learning_rate, optimizer)
     check_steps(local_steps, local_epochs)
     check_batches(batch_size, learning_rate_normalization)
-    true_or_false("keep_optimizer_state", keep_optimizer_state)
     choose("state_precision", state_precision, dict.fromkeys(("full", "bfloat16", "int8")))
     check_correction(correction, compression, error_feedback)
     corrected = CORRECTIONS[correction] if correction else None

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.base.errors import require, whole_number
+from jafl.base.errors import require, true_or_false, whole_number
 from jafl.base.keyed_shuffle import mix
 from jafl.data import Normalization, Source
 
@@ -42,6 +42,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         whole_number("random_crop", self.random_crop, 0)
+        true_or_false("random_flip", self.random_flip)
         require(
             self.dtype in PRECISIONS, "the dtype of a model's inputs", self.dtype, " or ".join(PRECISIONS)
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from jafl.base.array_files import ArrayFileError, read_archive
 from jafl.base.described import described
-from jafl.base.errors import SettingError, real_number, require, true_or_false, whole_number
+from jafl.base.errors import SettingError, real_number, require, whole_number
 from jafl.base.paths import in_home
 from jafl.base.random_keys import threefry_key
 from jafl.models.freezing import matches, merged, paths, split
@@ -221,7 +221,6 @@ def lora(
     require(not isinstance(model.network, Adapted), "model", model.network.name, "one without adapters")
     whole_number("rank", rank, 1)
     real_number("alpha", rank if alpha is None else alpha, lambda number: 0 < number < math.inf, "above 0")
-    true_or_false("train_a", train_a)
     also = _patterns("trained", trained)
     network = model.network
     known = _known(model, params)

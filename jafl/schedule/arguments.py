@@ -39,7 +39,10 @@ def as_availability(availability: Any) -> Availability | None:
         "a law of jafl.availability, the name of a .csv or .npz file, or None",
         f"Call the law: jafl.availability.{availability.__name__}(...)." if is_class else "",
     )
-    if availability is None or type(availability).__module__ == laws_of_presence.__name__:
+    if availability is None:
+        return None
+    true_or_false("loses_trips of the availability", availability.loses_trips)
+    if type(availability).__module__ == laws_of_presence.__name__:
         return availability
     return _Checked(availability)
 
@@ -71,12 +74,6 @@ def check_dropout(dropout: Any) -> None:
 def check_failure_rate(failure_rate: Any) -> None:
     """Raises SettingError unless ``failure_rate`` is a number from 0 to below 1."""
     real_number("failure_rate", failure_rate, lambda rate: 0 <= rate < 1, "at least 0 and below 1")
-
-
-def check_flags(**flags: Any) -> None:
-    """Raises SettingError for one that is neither True nor False."""
-    for name, value in flags.items():
-        true_or_false(name, value)
 
 
 def _is_file(value: Any) -> bool:

@@ -13,7 +13,6 @@ from jafl.base.errors import (
     is_whole_number,
     real_number,
     require,
-    true_or_false,
     whole_number,
 )
 from jafl.records import EventSchedule
@@ -22,7 +21,6 @@ from jafl.schedule.arguments import (
     as_delay,
     check_dropout,
     check_failure_rate,
-    check_flags,
     client_shares,
 )
 from jafl.schedule.availability import Availability
@@ -178,7 +176,6 @@ def asynchronous(
     check_delay_and_seed(law, seed)
     check_dropout(dropout)
     check_failure_rate(failure_rate)
-    check_flags(initial_round=initial_round, cancel_at_step=cancel_at_step)
     check_limits(most_trips, smallest_gap)
     _check_steps(step_when, step_every, num_clients, concurrency, buffer_size)
     buffer_size = 1 if buffer_size is None else buffer_size
@@ -235,7 +232,6 @@ def asynchronous(
 
 def _check_dynamic(dynamic: bool, local_steps: Any, least: int) -> None:
     """Refuses local steps by speed without the number of the fastest client, and a least number of others."""
-    true_or_false("dynamic_local_updates", dynamic)
     if not dynamic:
         remedy = "Others make what local_steps says."
         require(least == 1, "least_local_steps", least, "left out without dynamic_local_updates", remedy)

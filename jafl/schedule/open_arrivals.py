@@ -11,7 +11,7 @@ from jafl.base.described import described
 from jafl.base.errors import choose, real_number, require, whole_number
 from jafl.records import EventSchedule
 from jafl.schedule import delays
-from jafl.schedule.arguments import as_availability, as_delay, check_dropout, check_failure_rate, check_flags
+from jafl.schedule.arguments import as_availability, as_delay, check_dropout, check_failure_rate
 from jafl.schedule.availability import Availability
 from jafl.schedule.checks import check_clients, check_delay_and_seed, steps_within
 from jafl.schedule.columns import discarded_trips, inflight_trips
@@ -91,7 +91,6 @@ def open_arrivals(
     check_delay_and_seed(law, seed)
     check_dropout(dropout)
     check_failure_rate(failure_rate)
-    check_flags(exclude_busy=exclude_busy)
     check_limits(most_trips, smallest_gap)
     law.check_clients(num_clients)
     whole_number("buffer_size", buffer_size, 1)

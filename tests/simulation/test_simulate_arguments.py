@@ -199,3 +199,27 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest():
         jafl.simulatte  # noqa: B018
     with pytest.raises(TypeError, match="no field 'linearr'. Did you mean 'linear'"):
         jafl.Rule(len, len, len, len, linearr=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "flag"),
+    [
+        (lambda: jafl.rules.fedbuff(weigh_by_examples="no"), "weigh_by_examples"),
+        (lambda: jafl.data.dirichlet([0, 1, 0, 1], 2, alpha=1.0, seed=0, equal_sizes="no"), "equal_sizes"),
+        (lambda: jafl.models.Inputs(random_flip="no"), "random_flip"),
+        (
+            lambda: jafl.asynchronous(
+                num_clients=2,
+                concurrency=1,
+                client_trips=2,
+                delay=jafl.delays.constant(1.0),
+                availability=jafl.availability.diurnal(loses_trips="no"),
+            ),
+            "loses_trips of the availability",
+        ),
+    ],
+)
+def test_a_text_is_no_truth_value(call, flag):
+    # As one it would count as True.
+    with pytest.raises(jafl.SettingError, match=f"^{flag} is 'no', but must be True or False"):
+        call()
