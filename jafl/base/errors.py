@@ -2,7 +2,7 @@
 
 import difflib
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -107,7 +107,7 @@ def true_or_false(setting: str, value: Any) -> None:
 
 def choose(setting: str, name: str, options: Mapping[str, Value]) -> Value:
     """Returns ``options[name]``; raises SettingError with the nearest name if there is none."""
-    if name in options:
+    if isinstance(name, Hashable) and name in options:
         return options[name]
     raise unknown_name(setting, name, options)
 

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.errors import SettingError
 from jafl.base.keyed_shuffle import shuffled
 from jafl.base.random_keys import THREEFRY, as_threefry
 from jafl.clients.records import ClientData
 from jafl.models import Model
+from jafl.models.network import explain
 from jafl.records import Gradients, Params
 
 # Minibatches of up to so many examples are computed at once.
@@ -107,7 +109,14 @@ def sum_and_gradient(
         return jnp.sum(jnp.where(present, sums, 0)), _sum_present(counts, present)
 
     with model.products():
-        return jax.value_and_grad(total, has_aux=True)(params)
+        try:
+            return jax.value_and_grad(total, has_aux=True)(params)
+        except SettingError:
+            raise
+        except (NotImplementedError, TypeError, ValueError) as error:
+            # The loss itself was traced before training: so it is the derivative that JAX does not have.
+            reason = f"The loss of the model {model.network.name} has no gradient ({explain(error)}"
+            raise SettingError(reason, setting="model") from error
 
 
 def _sum_present(counts: jax.Array | None, present: jax.Array) -> jax.Array | None:

@@ -2,6 +2,8 @@
 
 import math
 
+import jax
+
 from jafl.base.errors import is_number, require
 from jafl.records import Rule
 from jafl.rules import accumulate, staleness
@@ -41,7 +43,7 @@ def fedavg(weigh_by_examples: bool = False, divide_by: float | None = None) -> R
     if divide_by is None:
         return rule
     # Inside a compiled program it is no number any more, but it was one when the run was prepared.
-    fits = not is_number(divide_by) or 0 < divide_by < math.inf
+    fits = isinstance(divide_by, jax.Array) or (is_number(divide_by) and 0 < divide_by < math.inf)
     require(fits, "divide_by", divide_by, "a finite number above 0, or None for the mean")
     require(not weigh_by_examples, "weigh_by_examples", weigh_by_examples, "False where divide_by is given")
 

@@ -50,7 +50,7 @@ def check_untraced(run: Run) -> None:
 
 
 def check_params(params: Any) -> None:
-    """Raises SettingError unless ``params`` are arrays, or their shapes."""
+    """Raises SettingError unless ``params`` are arrays of floats that hold their numbers."""
     remedy = "Make them with model.init(jax.random.key(0), federation.x)."
     leaves = jax.tree.leaves(params)
     require(leaves, "params", params, "the initial parameters, a pytree of arrays", remedy)
@@ -61,7 +61,12 @@ def check_params(params: Any) -> None:
             order = "this machine's order of bytes, which JAX computes in"
             convert = "Convert them: array.astype(array.dtype.newbyteorder('='))."
             require(leaf.dtype.isnative, "the dtype of params", str(leaf.dtype), order, convert)
-        is_array = hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            given_away = (
+                "Copy them, jax.tree.map(jnp.copy, params), before a function to which they are donated."
+            )
+            require(False, "params", "deleted", "arrays that hold their numbers", given_away)
+        is_array = isinstance(leaf, (np.ndarray, np.generic, jax.Array))
         fits = (
             is_array and not is_key(leaf) and np.dtype(leaf.dtype).kind in "fcV"
         )  # V: bfloat16 and its like

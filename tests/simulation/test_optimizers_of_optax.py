@@ -309,6 +309,22 @@ def test_clients_and_server_refuse_an_optimizer_that_reads_the_loss(made, side):
         trained(**options)
 
 
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_a_schedule_that_asks_for_its_count_in_an_if_is_refused_by_name(side):
+    made = optax.sgd(lambda count: 0.1 if count < 2 else 0.01)
+    setting = "optimizer" if side == "client" else "server_optimizer"
+    options = {"optimizer": made} if side == "client" else {"learning_rate": 0.1, "server": made}
+    with pytest.raises(jafl.SettingError, match=f"^{setting} is one of .* while JAX traces it.*jnp.where"):
+        trained(**options)
+
+
+def test_an_optimizer_that_has_no_first_state_is_refused_by_name_where_clients_keep_it():
+    # optax takes a seed or a key of the new kind here.
+    made = optax.add_noise(0.1, 0.55, key=jax.random.PRNGKey(0))
+    with pytest.raises(jafl.SettingError, match="^optimizer is one of add_noise, but must be an optimizer"):
+        trained(optimizer=made, keep_optimizer_state=True)
+
+
 @pytest.mark.parametrize("rule", ["fedbuff", jafl.rules.fedbuff, None])
 @pytest.mark.parametrize(
     "wrapped",

@@ -165,6 +165,9 @@ def test_what_an_evaluator_puts_into_its_parameters_stays_out_of_the_training(pa
         ({"federation": "digits"}, "federation is 'digits'"),
         ({"client_work": None}, "client_work is None"),
         ({"rule": rules.fedbuff(0.5)}, "staleness_weight is 0.5"),
+        ({"server_optimizer": jafl.specify(optax.sgd, -1.0)}, "the server optimizer's learning_rate is -1.0"),
+        ({"rule": rules.fedavg(divide_by="cohort_size")}, "divide_by is 'cohort_size'"),
+        ({"form": ["loop"]}, r"form is \['loop'\]"),
         ({"rule": rules.fedbuff(lambda late: jnp.ones(3))}, r"staleness_weight's result is \(3,\)"),
     ],
 )
@@ -177,6 +180,29 @@ def test_params_that_are_not_finite_are_not_called_divergence(parts):
     broken = jax.tree.map(lambda p: p * np.nan, parts["params"])
     with pytest.raises(jafl.SettingError, match="initial parameters"):
         run(parts, params=broken)
+
+
+def test_params_without_their_numbers_are_refused_by_name(parts):
+    shapes = jax.eval_shape(lambda: parts["params"])
+    with pytest.raises(jafl.SettingError, match="^params is ShapeDtypeStruct"):
+        run(parts, params=shapes)
+    given_away = jax.tree.map(jnp.array, parts["params"])
+    jax.tree.map(lambda array: array.delete(), given_away)
+    with pytest.raises(jafl.SettingError, match="^params is 'deleted'.*donated"):
+        run(parts, params=given_away)
+
+
+def test_a_model_without_a_gradient_is_refused_by_name(parts):
+    def doubled(params, x):
+        return jax.lax.while_loop(lambda y: jnp.max(y) < 1, lambda y: 2 * y, jnp.abs(x @ params) + 0.1)
+
+    model = jafl.Model((lambda key, x: jnp.zeros((x.shape[-1], 10)), doubled))
+    with pytest.raises(jafl.SettingError, match="loss of the model doubled has no gradient .*Reverse-mode"):
+        run(
+            parts,
+            client_work=jafl.client_work(model, learning_rate=0.1),
+            params=model.init(jax.random.key(0), parts["federation"].x),
+        )
 
 
 @pytest.mark.full

@@ -16,7 +16,6 @@ from jafl.engine.loop.waves import Waves
 from jafl.engine.plan.compatibility import check_compression, check_exchange, check_fit
 from jafl.engine.plan.device_memory import count_bytes, device_memory
 from jafl.engine.plan.look_ups import check_look_ups
-from jafl.engine.plan.optimizer_checks import check_optimizers
 from jafl.engine.plan.plan_choice import quickest_lanes
 from jafl.engine.plan.run import Run
 from jafl.engine.plan.unmoved import check_all_are_moved
@@ -55,7 +54,6 @@ def make_program(
     check_compression(work, rule)
     keeps = run.keeps_client_state
     check_look_ups(run.federation, client_work.build().model, run.params)
-    check_optimizers(client_work, server_optimizer, run.params)
     check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
     # The rule must take a whole step only where no wave is due in the midst of one: the plan is changed so.
     whole = takes_whole_steps(plan, built, placement) and not keeps

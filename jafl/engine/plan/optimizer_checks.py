@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.base.errors import SettingError, refusal, require, shown
+from jafl.base.errors import SettingError, is_number, refusal, require, shown
 from jafl.clients.optimizer_checks import check_server_optimizer
 from jafl.clients.records import MOST_STEPS_OF_A_TRIP, ClientWork
 from jafl.engine.plan.run import Run
+from jafl.models.tasks import in_jax
 from jafl.records import EventSchedule, Params
 from jafl.specifications import Specification, as_specification
 
@@ -38,12 +39,17 @@ def check_states_of_optimizers(run: Run) -> None:
     trains = run.federation.num_examples[run.schedule.client]
     steps = run.schedule.local_steps if isinstance(work, ClientWork) and work.reads_local_steps else None
     optimizer = run.server_optimizer_or_sgd()
+    check_optimizers(run.client_work, optimizer, run.params)
+    given = as_specification(run.client_work).arguments
     rates = {
-        "learning_rate": as_specification(run.client_work).arguments.get("schedule"),
+        "learning_rate": given.get("schedule"),
         "the server optimizer's learning_rate": as_specification(optimizer).arguments.get("learning_rate"),
     }
     for name, rate in rates.items():
         _check_rates(name, rate, run.schedule.num_steps)
+    own = as_specification(given.get("optimizer")).arguments.get("learning_rate")
+    for name, number in {**rates, "the optimizer's learning_rate": own}.items():
+        require(not is_number(number) or not number < 0, name, number, "at least 0", "Below 0 it climbs.")
     kind = _kind(run, optimizer, trains, steps)
     if kind in _PASSED:
         return
@@ -141,7 +147,8 @@ def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) ->
 
 def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> None:
     try:
-        stepped = _stepped.eval_shape(optimizer, params)
+        with in_jax(setting, optimizer, _optimizer_name(optimizer)):
+            stepped = _stepped.eval_shape(optimizer, params)
         stepped_form, params_form = (repr(jax.tree.structure(tree)) for tree in (stepped, params))
         reason = "" if stepped_form == params_form else "its step is of another form"
     except SettingError:
