@@ -1,5 +1,7 @@
 """Checks that all protocols share."""
 
+from typing import Any
+
 from jafl.base.errors import is_whole_number, require, whole_number
 from jafl.schedule.delay import Delay
 
@@ -18,13 +20,14 @@ def check_clients(num_clients: int, setting: str, training: int) -> None:
 
 def check_delay_and_seed(delay: Delay, seed: int) -> None:
     """Raises SettingError unless ``delay`` is a law and ``seed`` a whole number."""
-    require(
-        isinstance(delay, Delay),
-        "delay",
-        delay,
-        "a law of jafl.delays, jafl.delays.exponential(1.0) for example",
-    )
+    check_delay(delay)
     require(is_whole_number(seed), "seed", seed, "a whole number")
+
+
+def check_delay(delay: Any) -> None:
+    """Raises SettingError unless ``delay`` is a law."""
+    allowed = "a law of jafl.delays, jafl.delays.exponential(1.0) for example"
+    require(isinstance(delay, Delay), "delay", delay, allowed)
 
 
 def steps_within(

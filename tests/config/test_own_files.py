@@ -149,6 +149,13 @@ def test_a_file_that_has_changed_is_read_again(own):
         ("algorithm", "mine.py:shared_half(share='a')", "algorithm.share is 'a', but must be a number"),
         ("algorithm", "mine.py:number", "a factory of a rule"),
         ("model", "mine.py:slower", "a factory of a jafl.Model"),
+        (
+            "dataset",
+            "mine.py:number",
+            "dataset is 'mine.py:number', but must be a function that returns a jafl.Source",
+        ),
+        ("delay", "mine.py:number", "delay is 3, but must be"),
+        ("dropout", "mine.py:number", "dropout is 3, but must be a jafl.Dropout"),
         ("delay", "once_per_client(mine.py:slower)", "Python's parser says"),
     ],
 )

@@ -83,6 +83,7 @@ def _named_source(settings: Settings, split: Split, read: Callable[..., Source] 
     if read is not None:
         return read(settings.dataset_name, **supplied, **grammar("dataset").read(settings.dataset).arguments)
     source: Source = grammar("dataset").make(settings.dataset, **supplied)
+    require(isinstance(source, Source), "dataset", settings.dataset, "a function that returns a jafl.Source")
     return source
 
 

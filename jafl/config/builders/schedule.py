@@ -9,7 +9,8 @@ from jafl.config.calls import WITH_INITIAL_ROUND, grammar
 from jafl.config.settings import Settings
 from jafl.records import EventSchedule
 from jafl.schedule import Dropout, availability, delays
-from jafl.schedule.arguments import as_availability
+from jafl.schedule.arguments import as_availability, check_dropout
+from jafl.schedule.checks import check_delay
 from jafl.schedule.durations import draw_durations
 from jafl.schedule.local_steps import DelayOfSteps
 
@@ -81,6 +82,7 @@ def _refuse_short_presence(settings: Settings, delay: delays.Delay, law: Any, nu
 def make_dropout(settings: Settings) -> Dropout | None:
     """Who leaves for ever, and when; None where nobody does."""
     law: Dropout | None = grammar("dropout").make(settings.dropout)
+    check_dropout(law)
     return None if law is None or law.fraction == 0 else law
 
 
@@ -93,6 +95,7 @@ def make_delay(
     """
     supplied = {"num_examples": num_examples, "model_bytes": model_bytes, "upload_bytes": upload_bytes}
     law: delays.Delay = grammar("delay").make(settings.delay, **supplied)
+    check_delay(law)
     try:
         law.check_clients(len(num_examples))
     except SettingError as error:
