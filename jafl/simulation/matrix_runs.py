@@ -61,6 +61,7 @@ class MatrixRuns(RunGroup):
         works = [run.program.training.client_work for run in self._runs]
         for number, work in enumerate(works):
             stacking.check_same_kind("client_work", works[0], work, number)
+        matrix_program.check_exchange_is_shared(self._runs)
         placement = preparations[0].program.placement
         # One run has been checked in its preparation.
         memory = _checked_memory(self._runs) if len(self._runs) > 1 else preparations[0].forecast

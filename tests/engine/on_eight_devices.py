@@ -95,6 +95,8 @@ IN_MATRIX_FORM = (
     "fedbuff, clients keep their momentum; very unequal clients",
     "fedbuff, top-k with error feedback; slow clients",
     "fedbuff, ditto; very unequal clients",
+    "masfl; very unequal clients",
+    "feddyn; simultaneous arrivals",
 )
 
 IN_PARTS = (

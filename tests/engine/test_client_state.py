@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
-from small_runs import alone, small_parts
+from small_runs import alone, resumed, small_parts
 
 import jafl
 from jafl import delays, rules
@@ -223,14 +223,20 @@ def scaffold_work(**changes: Any) -> jafl.Specification:
     return jafl.client_work(MODEL, **{**given, **changes})
 
 
-def test_the_matrix_form_is_refused_by_name_where_more_is_exchanged():
-    events = schedule()
-    said = "form is .matrix., but must be loop for this run. The rule and its clients exchange more"
-    with pytest.raises(jafl.SettingError, match=said):
-        simulate(events, scaffold_work(), rules.scaffold(), form="matrix")
-    with pytest.raises(jafl.SettingError, match=said):
-        plan = jafl.in_waves(events, 4, form="matrix", client_state=True)
-        simulate(events, scaffold_work(correction="feddyn"), rules.feddyn(), plan=plan)
+@pytest.mark.parametrize(
+    "rule, work, said",
+    [
+        (
+            lambda: mean_that_reports_what_was_sent(),
+            lambda: counting_work(),
+            "Clients send something else than",
+        ),
+        (rules.qafel, lambda: scaffold_work(correction="qafel"), "The rule draws random numbers"),
+    ],
+)
+def test_the_matrix_form_is_refused_by_name_where_others_are_exchanged(rule, work, said):
+    with pytest.raises(jafl.SettingError, match=f"form is .matrix., but must be loop for this run. {said}"):
+        simulate(schedule(), work(), rule(), form="matrix")
 
 
 @pytest.mark.parametrize(
@@ -439,9 +445,55 @@ def test_a_broadcast_is_that_of_the_downloaded_version(how_in_a_loop: dict[str, 
     assert events.staleness.max() > 1
 
 
+def broadcasting_a_mean() -> Rule:
+    """A user's rule that sends a count of its steps and a moving mean of its models along with each version."""
+    mean = rules.fedavg().build()
+
+    def moved(state, params):
+        steps, models = state
+        return steps + 1, jax.tree.map(lambda m, p: 0.8 * m + 0.2 * p, models, params)
+
+    return mean._replace(
+        init=lambda params, num_clients: (jnp.zeros(()), jax.tree.map(lambda p: 2.0 * p, params)),
+        begin=lambda state, params: (state, mean.begin((), params)),
+        fold=lambda buffer, arrival: ((buffer[0], mean.fold(buffer[1], arrival)[0]), {}),
+        finish=lambda buffer, params: (mean.finish(buffer[1], params)[0], buffer[0], {}, True),
+        broadcast=lambda state: {"inner": (state[0], state[1]), "again": state[1]},
+        after_step=moved,
+    )
+
+
 @pytest.mark.full
+@pytest.mark.usefixtures("float64")
+def test_arrays_and_numbers_of_a_broadcast_are_those_of_the_downloaded_version(how: dict[str, Any], tmp_path):
+    """Trip by trip in NumPy, where one number stands for the model; and stopped on the way."""
+
+    def train(data, start, client, key):
+        (steps, models), again = data.broadcast["inner"], data.broadcast["again"]
+        update = jax.tree.map(lambda s, m, a: 0.1 * (m - s) + 0.02 * a - 0.03 * steps, start, models, again)
+        return ClientResult(update, jnp.ones(()), jnp.int32(1), jnp.int32(1))
+
+    events = schedule()
+    model, models, versions = 0.5, 1.0, [(0.5, 1.0)]
+    for step in range(events.num_steps):
+        trips = range(*events.step_offsets[step : step + 2])
+        read = [(versions[version], version) for version in events.download_version[trips.start : trips.stop]]
+        model += np.mean([0.1 * (m - s) + 0.02 * m - 0.03 * steps for (s, m), steps in read])
+        models = 0.8 * models + 0.2 * model
+        versions.append((model, models))
+    given = {"rule": broadcasting_a_mean(), **options(events, how)}
+    work = ClientWork(train, MODEL)
+    whole, _ = resumed(
+        lambda **asked: simulate(events, work, **given, evaluate_at=[5, 14], **asked), tmp_path, 5, 14
+    )
+    for leaf in jax.tree.leaves(whole.params):
+        np.testing.assert_allclose(leaf, model, rtol=1e-12)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["loop", "matrix"])
 @pytest.mark.parametrize("together", [False, True])
-def test_runs_of_a_group_keep_their_own_states(together: bool):
+def test_runs_of_a_group_keep_their_own_states(together: bool, form: str):
     """Each of three runs with other rates and seeds ends as it does alone."""
     parts = small_parts(20)
     model = parts["client_work"].arguments["model"]
@@ -459,7 +511,7 @@ def test_runs_of_a_group_keep_their_own_states(together: bool):
         )
         for seed, rate in ((1, 0.1), (2, 0.05), (3, 0.2))
     ]
-    histories = simulate_many(runs, together=together)
+    histories = simulate_many(runs, together=together, form=form)
     for run, history in zip(runs, histories, strict=True):
         expected = alone(run)
         for mine, other in zip(*map(jax.tree.leaves, (history.params, expected.params)), strict=True):

@@ -93,12 +93,14 @@ def zeros(count: int, row: Any, tiled: bool, dtype: Any = None) -> Any:
     return TiledRows(jnp.zeros((count, *filled(swapped)), dtype), tuple(row.shape), swapped)
 
 
-def starting_with(row: jax.Array, rows: Any) -> Any:
-    """``rows``, all zeros, with ``row`` [*shape] in the first one; made at once, where a write would copy them."""
+def starting_with(first: jax.Array, rows: Any) -> Any:
+    """``rows``, all zeros, with ``first`` [n, *shape] as the first n; made at once, where a write would copy them."""
     if is_tiled(rows):
-        return rows.with_row(jnp.int32(0), row)
-    is_first = jnp.arange(len(rows)).reshape(-1, *[1] * row.ndim) == 0
-    return jnp.where(is_first, row, jnp.zeros((), rows.dtype))
+        for number, row in enumerate(first):
+            rows = rows.with_row(jnp.int32(number), row)
+        return rows
+    padding = [(0, len(rows) - len(first)), *[(0, 0)] * (rows.ndim - 1)]
+    return jnp.pad(first.astype(rows.dtype), padding)
 
 
 def row_at(arrays: Any, number: jax.Array, many: bool) -> Any:

@@ -63,7 +63,11 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
             params=params,
             optimizer_state=optimizer_state,
             rule_state=state,
-            snapshots=jax.tree.map(tiled_rows.starting_with, version_of(rule, params, state), rows),
+            snapshots=jax.tree.map(
+                lambda first, rows: tiled_rows.starting_with(first[None], rows),
+                version_of(rule, params, state),
+                rows,
+            ),
             memory=memory,
             waiting=waiting,
             trip_reports=trip_reports,

@@ -15,6 +15,8 @@ def in_kernel(program: MatrixProgram, carry: MatrixCarry, trips: int) -> list[bo
     leaves = jax.tree.leaves(carry.snapshots, is_leaf=is_tiled)
     # Several runs are a ``vmap``, several devices hold parts of rows, and few bits are decoded: XLA's work.
     alone = program.runs == 1 and program.placement.devices is None and not program.groups.stored
+    # What is exchanged beside models and updates has columns and rows that the kernel does not know.
+    alone = alone and not program.groups.sent and program.exchange.version_arrays == 1
     whole = program.groups.updates and carry.memory.scales == ()
     if not (program.placement.kernel and alone and whole and trips <= kernels.MOST_TRIPS):
         return [False] * len(leaves)

@@ -19,6 +19,7 @@ from jafl.base.jaxpr_dependence import dependences, operands
 from jafl.base.jaxpr_sizes import same_but_for_sizes
 from jafl.base.precision import on_host
 from jafl.base.random_keys import DRAWS
+from jafl.engine.matrix.exchange import Exchange, find_exchange
 from jafl.engine.matrix.server_operations import (
     Operation,
     ServerState,
@@ -46,6 +47,7 @@ class Vectors(NamedTuple):
     Attributes:
       update, start, stored, previous: [*P] as in ``Arrival``.
       recalled: [*P] the recalled value.
+      sent: [*P] each, what the client has sent beside its update.
     """
 
     update: ArrayTree
@@ -53,6 +55,11 @@ class Vectors(NamedTuple):
     stored: ArrayTree
     previous: ArrayTree
     recalled: ArrayTree
+    sent: tuple[ArrayTree, ...]
+
+
+# Fields of ``Vectors`` that are one vector each.
+SINGLE = len(Vectors._fields) - 1
 
 
 class LinearForm(NamedTuple):
@@ -63,12 +70,14 @@ class LinearForm(NamedTuple):
       reads_update: whether a version may depend on arriving updates directly, not only through the clients' memory.
       reads_start: whether a version may depend on the models that the trips have downloaded.
       reads_work: whether factors depend on how many examples or local steps a trip has used.
+      exchange: what the rule and its clients exchange beside models and updates.
     """
 
     is_array: tuple[bool, ...]
     reads_update: bool
     reads_start: bool
     reads_work: bool
+    exchange: Exchange = Exchange()
 
     @property
     def num_arrays(self) -> int:
@@ -77,9 +86,15 @@ class LinearForm(NamedTuple):
 
 
 class NotLinear(NamedTuple):
-    """Why there is no matrix form: a sentence without a full stop."""
+    """Why there is no matrix form.
+
+    Attributes:
+      reason: a sentence without a full stop.
+      fails: whether the rule or the optimizer fails on vectors.
+    """
 
     reason: str
+    fails: bool = False
 
 
 def has_host() -> bool:
@@ -97,6 +112,7 @@ def find_linear_form(
     num_clients: int,
     columns: Mapping[str, np.ndarray],
     recall: Recall | None,
+    sent: tuple[str, ...] | None = None,
 ) -> LinearForm | NotLinear:
     """Finds out whether a rule and a server optimizer are linear.
 
@@ -107,6 +123,7 @@ def find_linear_form(
       num_clients: N.
       columns: {name: [J, ...]} of the rule; one row of each is read.
       recall: what the rule recalls, or None.
+      sent: the names of what clients send beside their updates, as in ``Exchange``.
 
     Returns:
       What the matrix form needs, or why there is none.
@@ -122,12 +139,12 @@ def find_linear_form(
     for checked, name in ((optax.sgd(1.0), "the rule"), (optimizer, "the server optimizer")):
         try:
             with on_host():
-                form = _LinearityCheck(name, rule, checked, num_clients, row, weight).form(params)
+                form = _LinearityCheck(name, rule, checked, num_clients, row, weight, sent).form(params)
         except SettingError:
             raise
         # A user's own code may raise anything where it gets a vector in place of a model.
         except Exception as error:
-            return NotLinear(f"{name} cannot run on vectors ({type(error).__name__})")
+            return NotLinear(f"{name} cannot run on vectors ({type(error).__name__})", fails=True)
         if isinstance(form, NotLinear):
             return form
     return form
@@ -143,18 +160,29 @@ class _LinearityCheck:
       num_clients: N.
       columns: {name: [...]} of the rule, of one trip.
       weight: [...] of one recalled value, or ().
+      sent: the names of what clients send beside their updates, or None.
     """
 
-    def __init__(self, name: str, rule: Rule, optimizer: Any, num_clients: int, columns: Any, weight: Any):
+    def __init__(
+        self,
+        name: str,
+        rule: Rule,
+        optimizer: Any,
+        num_clients: int,
+        columns: Any,
+        weight: Any,
+        sent: tuple[str, ...] | None,
+    ):
         self._name, self._rule, self._optimizer, self._num_clients = name, rule, optimizer, num_clients
         self._columns, self._weight = columns, weight
         self._state = self._initial_state(5)
-        larger = jax.tree.leaves(jax.eval_shape(lambda: self._initial_state(7)))
+        larger = jax.eval_shape(lambda: self._initial_state(7))
         # Two lengths, because bookkeeping may have one of them by chance: an entry for each of 5 clients, say.
         self._is_array = tuple(
             np.shape(leaf) == (5,) and np.shape(grown) == (7,)
-            for leaf, grown in zip(jax.tree.leaves(self._state), larger, strict=True)
+            for leaf, grown in zip(*map(jax.tree.leaves, (self._state, larger)), strict=True)
         )
+        self._exchange = find_exchange(rule, self._state.rule_state, larger.rule_state, sent)
 
     def form(self, params: Params) -> LinearForm | NotLinear:
         """The linear form for a model like ``params`` [*P], or why there is none."""
@@ -170,7 +198,9 @@ class _LinearityCheck:
             reason = f"{self._name} treats the arrays of a model differently"
         if not reason and self._reads_sizes(params):
             reason = f"{self._name} reads the number of a model's parameters, or their shapes or types"
-        return NotLinear(reason) if reason else LinearForm(self._is_array, *self._reads())
+        if reason:
+            return NotLinear(reason)
+        return LinearForm(self._is_array, *self._reads(), self._exchange)
 
     def _initial_state(self, size: int) -> ServerState:
         """The state before the first operation, for a model that is one vector of ``size`` entries."""
@@ -179,8 +209,11 @@ class _LinearityCheck:
     def _num_arrays(self) -> int:
         return sum(self._is_array)
 
+    def _num_inputs(self) -> int:
+        return SINGLE + self._exchange.num_sent
+
     def _vectors(self) -> Vectors:
-        return Vectors(*[jnp.zeros(5)] * len(Vectors._fields))
+        return _as_vectors([jnp.zeros(5)] * self._num_inputs())
 
     def _with_vectors(self, vectors: list[Any]) -> Any:
         """The state with these vectors [5] as its state arrays, in order."""
@@ -188,9 +221,18 @@ class _LinearityCheck:
         return join_state(jax.tree.structure(self._state), self._is_array, vectors, bookkeeping)
 
     def _after(self, arrays: list[Any], inputs: list[Any]) -> list[np.ndarray]:
-        """The state arrays after one operation, from those before it and from what it reads."""
-        state, _ = self._operate(self._with_vectors(arrays), Vectors(*inputs), self._scalars())
-        return [np.asarray(array) for array in split_state(state, self._is_array)[0]]
+        """``_results``' arrays after one operation, from the state arrays before it and from what it reads."""
+        state, _ = self._operate(self._with_vectors(arrays), _as_vectors(inputs), self._scalars())
+        return [np.asarray(array) for array in self._results(state)[0]]
+
+    def _results(self, state: ServerState) -> tuple[list[Any], list[Any]]:
+        """What a ``state`` on vectors decides: its arrays and those that the rule broadcasts, and all numbers."""
+        arrays, bookkeeping = split_state(state, self._is_array)
+        broadcast_arrays, numbers = self._exchange.split(self._broadcast(state))
+        return arrays + broadcast_arrays, bookkeeping + numbers
+
+    def _broadcast(self, state: ServerState) -> Any:
+        return self._rule.broadcast(state.rule_state) if self._rule.broadcast else None
 
     def _check_structure(self) -> str | None:
         """The reason if the state has another structure after an operation, which no loop of JAX can carry."""
@@ -208,7 +250,7 @@ class _LinearityCheck:
         # The derivative alone would not do: that of ``sign`` is constant, too.
         random = np.random.default_rng(SEED)
         number = self._num_arrays()
-        shape = (2, number + len(Vectors._fields), 5)
+        shape = (2, number + self._num_inputs(), 5)
         first, second = random.normal(size=shape) * np.array([1.0, 1e3])[:, None, None]
         first_result, second_result, sum_result, zeros_result = [
             np.array(self._after(list(vectors[:number]), list(vectors[number:])))
@@ -239,7 +281,8 @@ class _LinearityCheck:
     def _operate(self, state: ServerState, vectors: Vectors, scalars: Operation) -> Any:
         """The state after one operation, and its reports."""
         # None for what the rule does not ask for, as in the loop: a rule that reads it nevertheless fails here.
-        arrival = scalars.arrival._replace(update=vectors.update)
+        sent = self._exchange.named(vectors.sent)
+        arrival = scalars.arrival._replace(update=vectors.update, sent=sent)
         if self._rule.needs_start:
             arrival = arrival._replace(start=vectors.start)
         if self._rule.remembers:
@@ -267,8 +310,8 @@ class _LinearityCheck:
             """(the state arrays after the operation, all else that it computes)."""
             state = join_state(structure, self._is_array, arrays, bookkeeping)
             state_after, reports = self._operate(state, vectors, scalars)
-            arrays_after, bookkeeping_after = split_state(state_after, self._is_array)
-            return arrays_after, (bookkeeping_after, reports)
+            arrays_after, numbers_after = self._results(state_after)
+            return arrays_after, (numbers_after, reports)
 
         def derivative(arrays, vectors, bookkeeping, scalars, change):
             def arrays_after(arrays, vectors):
@@ -281,7 +324,7 @@ class _LinearityCheck:
         trained = {*range(len(jax.tree.leaves((arrays, vectors)))), loss}
         read_by_arrays, read_by_others = dependences(operate_on_leaves, arrays, vectors, bookkeeping, scalars)
         if trained & _union(read_by_others):
-            return f"{self._name} keeps or reports numbers that depend on the updates"
+            return f"{self._name} keeps, broadcasts or reports numbers that depend on the updates"
         # The factors are the derivative. A linear function has the same one wherever it is taken; so it may depend on
         # the direction ``change``, but not on arrays and vectors.
         factors = dependences(derivative, arrays, vectors, bookkeeping, scalars, (arrays, vectors))
@@ -295,7 +338,7 @@ class _LinearityCheck:
         random = np.random.default_rng(SEED)
         shapes = [[min(size, FEW) for size in np.shape(leaf)] for leaf in jax.tree.leaves(params)]
         models = [_random_leaves(random, shapes) for _ in range(self._num_arrays())]
-        inputs = [_random_leaves(random, shapes) for _ in Vectors._fields]
+        inputs = [_random_leaves(random, shapes) for _ in range(self._num_inputs())]
         expected = self._after(
             [_concatenate(leaves) for leaves in models], [_concatenate(leaves) for leaves in inputs]
         )
@@ -311,10 +354,10 @@ class _LinearityCheck:
             for part in (next(remaining_models) if array else [leaf])
         ]
         state = jax.tree.unflatten(jax.tree.structure(state_like), leaves)
-        vectors = Vectors(*[jax.tree.unflatten(structure, leaves) for leaves in inputs])
+        vectors = _as_vectors([jax.tree.unflatten(structure, leaves) for leaves in inputs])
         after, _ = self._operate(state, vectors, self._scalars())
-        remaining_leaves, results = iter(jax.tree.leaves(after)), []
-        for array in self._is_array:
+        remaining_leaves, results = iter(jax.tree.leaves((after, self._broadcast(after)))), []
+        for array in self._is_array + self._exchange.is_array:
             parts = [next(remaining_leaves) for _ in (shapes if array else [()])]
             results += [_concatenate(parts)] if array else []
         return np.allclose(results, expected, rtol=TOLERANCE, atol=TOLERANCE)
@@ -327,7 +370,8 @@ class _LinearityCheck:
         def trace(model: Any) -> Any:
             def work(model: Any, scalars: Operation) -> Any:
                 state = initial_state(self._rule, self._optimizer, model, self._num_clients)
-                return state, self._operate(state, Vectors(*[model] * len(Vectors._fields)), scalars)
+                after = self._operate(state, _as_vectors([model] * self._num_inputs()), scalars)
+                return state, after, self._broadcast(after[0])
 
             return jax.make_jaxpr(work)(model, scalars)
 
@@ -346,9 +390,14 @@ class _LinearityCheck:
         read = _union(dependences(self._operate, self._state, self._vectors(), scalars))
         first_vector = len(jax.tree.leaves(self._state))
         update, start = (first_vector + Vectors._fields.index(name) for name in ("update", "start"))
-        first_scalar = first_vector + len(Vectors._fields)
+        first_scalar = first_vector + self._num_inputs()
         work = {first_scalar + _field_number(scalars, field) for field in ("batch_examples", "local_steps")}
         return update in read, start in read, bool(work & read)
+
+
+def _as_vectors(inputs: list[Any]) -> Vectors:
+    """The fields of ``Vectors``, and behind them what clients have sent."""
+    return Vectors(*inputs[:SINGLE], tuple(inputs[SINGLE:]))
 
 
 def _union(arguments: Any) -> frozenset[int]:

@@ -15,7 +15,7 @@ import numpy as np
 from jafl.base.precision import on_host
 from jafl.engine.matrix.linearity import LinearForm
 from jafl.engine.matrix.nonlinear_trip import not_linear_error
-from jafl.engine.matrix.one_hot_server import TripColumns, run_segments
+from jafl.engine.matrix.one_hot_server import TripColumns, broadcast_of, run_segments
 from jafl.engine.matrix.records import Layout
 from jafl.engine.matrix.segments import SegmentOperations
 from jafl.engine.matrix.server_operations import initial_state, split_state
@@ -36,11 +36,13 @@ class ChunkMatrices(NamedTuple):
         the segment writes.
       trip_reports: {name: [n, ...]} of the n trips that the chunk folds, in order.
       step_reports: {name: [n, ...]} of the n server steps that the chunk closes, in order.
+      broadcast: [n, ...] each, the numbers that the rule broadcasts with the versions of these steps.
     """
 
     matrices: np.ndarray
     trip_reports: dict[str, np.ndarray]
     step_reports: dict[str, np.ndarray]
+    broadcast: list[np.ndarray]
 
 
 class MatrixMaker:
@@ -66,7 +68,7 @@ class MatrixMaker:
         recall_weight: np.ndarray | None,
         num_clients: int,
     ):
-        self._rule, self._optimizer, self._is_array = rule, optimizer, linear_form.is_array
+        self._rule, self._optimizer, self._form = rule, optimizer, linear_form
         self._layout, self._trips, self._recall_weight = layout, trips, recall_weight
         self._num_clients = num_clients
         random = np.random.default_rng(_SEED)
@@ -75,9 +77,13 @@ class MatrixMaker:
         self._probes = random.normal(size=(layout.length, PROBES)) * np.array([1.0, 1e3])
         with on_host():
             state = initial_state(rule.build(), optimizer.build(), jnp.zeros(5), num_clients)
-            _, self._bookkeeping = split_state(state, self._is_array)
+            _, self._bookkeeping = split_state(state, linear_form.is_array)
+            broadcast = broadcast_of(rule.build(), state)
+            self._first_numbers = linear_form.exchange.split(broadcast)[1]
 
-    def no_reports(self, nothing: SegmentOperations, trips: int, steps: int) -> tuple[dict, dict]:
+    def no_reports(
+        self, nothing: SegmentOperations, trips: int, steps: int
+    ) -> tuple[dict, dict, list[np.ndarray]]:
         """Zeros in the shapes of a run's reports; compiles the program.
 
         Args:
@@ -86,17 +92,23 @@ class MatrixMaker:
           steps: server steps of the run.
 
         Returns:
-          ({name: [trips, ...]}, {name: [steps, ...]}).
+          ({name: [trips, ...]}, {name: [steps, ...]}, [steps + 1, ...] of each number that the rule broadcasts), the
+          first row of each as it is broadcast with the initial model.
         """
         with on_host():
-            _, _, reports = self._run(nothing)
+            _, _, reports, _ = self._run(nothing)
 
         def zeros(reports: dict[str, Any], length: int) -> dict[str, np.ndarray]:
             # The matrices are in 64 bits, but reports have the types of the loop form, which are 32 bits by default.
             types = {name: jax.dtypes.canonicalize_dtype(rows.dtype) for name, rows in reports.items()}
             return {name: np.zeros((length, *rows.shape[2:]), types[name]) for name, rows in reports.items()}
 
-        return zeros(reports.trip, trips), zeros(reports.step, steps)
+        # All rows as the first one: those of later versions take their places.
+        numbers = [
+            np.repeat(np.asarray(number, jax.dtypes.canonicalize_dtype(number.dtype))[None], steps + 1, 0)
+            for number in self._first_numbers
+        ]
+        return zeros(reports.trip, trips), zeros(reports.step, steps), numbers
 
     def make(self, operations: SegmentOperations) -> ChunkMatrices:
         """The matrices and reports of the next chunk.
@@ -105,7 +117,7 @@ class MatrixMaker:
           SettingError: if the rule turns out not to be linear: names the rule and the trip.
         """
         with on_host():
-            bookkeeping, rows, reports = self._run(operations)
+            bookkeeping, rows, reports, numbers = self._run(operations)
             # Before the bookkeeping is replaced: the check runs the same operations again, from the same beginning.
             self._check(operations, rows)
             self._bookkeeping = bookkeeping
@@ -113,7 +125,7 @@ class MatrixMaker:
         matrices = np.asarray(rows)[..., : self._layout.length]
         trip = {name: np.asarray(values)[folds] for name, values in reports.trip.items()}
         step = {name: np.asarray(values)[closes] for name, values in reports.step.items()}
-        return ChunkMatrices(matrices, trip, step)
+        return ChunkMatrices(matrices, trip, step, [np.asarray(values)[closes] for values in numbers])
 
     def _run(self, operations: SegmentOperations) -> Any:
         """What ``run_segments`` returns for these operations [P, E]."""
@@ -127,7 +139,7 @@ class MatrixMaker:
             trips,
             weight,
             self._probes,
-            is_array=self._is_array,
+            linear_form=self._form,
             layout=self._layout,
             num_clients=self._num_clients,
         )

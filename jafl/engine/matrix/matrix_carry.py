@@ -14,6 +14,7 @@ from jafl.engine.devices import ONE_DEVICE, Placement, put
 from jafl.engine.forms import tiled_rows
 from jafl.engine.loop import client_memory
 from jafl.engine.loop.client_memory import Row
+from jafl.engine.matrix.exchange import Exchange
 from jafl.engine.matrix.matrix_program import MatrixRun, shared_precision
 from jafl.engine.matrix.records import MEMORY_BYTES_FREELY, ClientStates, Layout, MatrixCarry, Segments
 from jafl.engine.matrix.segments import SEGMENTS_PER_CHUNK
@@ -39,20 +40,24 @@ def allocate(runs: Sequence[MatrixRun], layout: Layout, precision: str) -> Matri
       The carry.
     """
 
+    exchange = runs[0].linear_form.exchange
+
     def initial(run: MatrixRun) -> Any:
+        rule, clients = run.program.server.rule, run.run.schedule.num_clients
+        version = _first_version(rule, run.run.params, num_clients=clients, exchange=exchange)
         state_arrays = _state_arrays(
-            run.program.server.rule,
+            rule,
             run.program.server.optimizer,
             run.run.params,
-            num_clients=run.run.schedule.num_clients,
+            num_clients=clients,
             is_array=run.linear_form.is_array,
             state_arrays=layout.state_arrays,
         )
         if not run.run.keeps_client_state:
-            return state_arrays, ()
-        return state_arrays, _first_state(run.program.training.client_work, run.run.params)
+            return state_arrays, version, ()
+        return state_arrays, version, _first_state(run.program.training.client_work, run.run.params)
 
-    slots = max(_slots(run) for run in runs)
+    slots = max(_slots(run) for run in runs) * exchange.version_arrays
     rows = max(_memory_rows(run) for run in runs)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(initial, runs))
     placement = runs[0].program.placement
@@ -82,11 +87,17 @@ def shapes(runs: Sequence[MatrixRun], layout: Layout) -> tuple[MatrixCarry, Segm
     carry: MatrixCarry = jax.eval_shape(allocate_from, params)
     with_steps = runs[0].program.training.trips.local_steps is not None
     dtype = jax.tree.leaves(params)[0].dtype
-    return carry, _shapes_of_segments(layout, len(runs), dtype, with_steps)
+    numbers = _broadcast_numbers(runs[0])
+    return carry, _shapes_of_segments(layout, len(runs), dtype, with_steps, numbers)
 
 
-def _shapes_of_segments(layout: Layout, runs: int, dtype: Any, local_steps: bool) -> Segments:
-    """The shapes of a chunk's segments [P, B, ...]; with or without the ``local_steps`` of their trips."""
+def _shapes_of_segments(
+    layout: Layout, runs: int, dtype: Any, local_steps: bool, numbers: Sequence[Any]
+) -> Segments:
+    """The shapes of a chunk's segments [P, B, ...]; with or without the ``local_steps`` of their trips.
+
+    numbers: the shapes of those that the rule broadcasts.
+    """
     sizes, number = layout.sizes, SEGMENTS_PER_CHUNK
 
     def shape(dtype, *axes):
@@ -106,6 +117,7 @@ def _shapes_of_segments(layout: Layout, runs: int, dtype: Any, local_steps: bool
         memory_client=shape(integer, runs, sizes.memory),
         stored_client=shape(integer, runs, sizes.width),
         local_steps=shape(integer, runs, sizes.width) if local_steps else None,
+        broadcast=tuple(shape(number.dtype, runs, sizes.width, *number.shape) for number in numbers),
     )
 
 
@@ -114,6 +126,7 @@ def _shapes_of_segments(layout: Layout, runs: int, dtype: Any, local_steps: bool
 )
 def _allocate(
     state_arrays: Any,
+    version: Any,
     first_state: tuple[Any, ...],
     *,
     slots: int,
@@ -128,8 +141,9 @@ def _allocate(
 
     Args:
       state_arrays: [B, M, *P] the initial ones; the model is the first of them.
+      version: [B, A, *P] the initial model, and behind it what is broadcast with it.
       first_state: ``ClientStates.first``.
-      slots: rows of the snapshot buffer.
+      slots: rows of the snapshots.
       memory_rows: rows of the clients' memory.
       precision: of the values in the clients' memory.
       tiled: whether rows of matrices lie in whole tiles.
@@ -158,7 +172,7 @@ def _allocate(
         states = ClientStates(stored(kept, state_rows, request.precision), first_state)
     carry = MatrixCarry(
         lasting=state_arrays,
-        snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), params, rows(params, slots)),
+        snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), version, rows(params, slots)),
         memory=stored(params, memory_rows, precision),
         states=states,
     )
@@ -176,6 +190,32 @@ def _first_state(client_work: Specification, params: Params) -> tuple[Any, ...]:
     request = client_work.build().state
     assert request is not None
     return client_memory.first_values(request.initial, jax.tree.map(jnp.asarray, params))
+
+
+@functools.partial(jax.jit, static_argnames=("num_clients", "exchange"))
+def _first_version(rule: Specification, params: Params, *, num_clients: int, exchange: Exchange) -> Any:
+    """[A, *P] the arrays that clients download with the initial model [*P], itself the first of them."""
+    params, built = jax.tree.map(jnp.asarray, params), rule.build()
+    broadcast = built.broadcast and built.broadcast(built.init(params, num_clients))
+    trees = [params, *(tree for tree, array in _broadcast_trees(exchange, broadcast) if array)]
+    return jax.tree.map(lambda *rows: jnp.stack(rows), *trees)
+
+
+def _broadcast_numbers(run: MatrixRun) -> list[Any]:
+    """The shapes of the numbers that the rule of a run broadcasts."""
+    rule, exchange = run.program.server.rule.build(), run.linear_form.exchange
+    if not rule.broadcast:
+        return []
+    clients = run.run.schedule.num_clients
+    broadcast = jax.eval_shape(lambda params: rule.broadcast(rule.init(params, clients)), run.run.params)
+    return [tree for tree, array in _broadcast_trees(exchange, broadcast) if not array]
+
+
+def _broadcast_trees(exchange: Exchange, broadcast: Any) -> list[tuple[Any, bool]]:
+    """Each part of what a rule broadcasts, and whether it is a model [*P] or a number."""
+    if exchange.structure is None:
+        return []
+    return list(zip(exchange.structure.flatten_up_to(broadcast), exchange.is_array, strict=True))
 
 
 @functools.partial(jax.jit, static_argnames=("num_clients", "is_array", "state_arrays"))

@@ -64,10 +64,10 @@ class ChunkMaker:
             None if run.recall is None else np.asarray(run.recall.weight),
             schedule.num_clients,
         )
-        self.trip_reports, self.step_reports = self._maker.no_reports(
+        self.trip_reports, self.step_reports, self._broadcast = self._maker.no_reports(
             self.segmentation.no_operations(), schedule.num_trips, schedule.num_steps
         )
-        self._trips_done = self._steps_done = 0
+        self._trips_done = self._steps_done = self._steps_made = 0
         self._chunks = self._prepare_chunks(0)
         self._next: PreparedChunk | Exception | None = None
 
@@ -76,7 +76,7 @@ class ChunkMaker:
         for chunk in self.segmentation.chunks(0, last):
             # The bookkeeping of the state is no part of a checkpoint, and passes from chunk to chunk: so the chunks
             # before the checkpoint are made again.
-            self._record(chunk, self._maker.make(chunk.operations))
+            self._record(chunk, self._make(chunk))
         self._chunks = self._prepare_chunks(last)
 
     def make_next(self) -> None:
@@ -103,8 +103,18 @@ class ChunkMaker:
     def _prepare_chunks(self, first: int) -> Iterator[PreparedChunk]:
         """Makes all chunks from the server step ``first`` on."""
         for chunk in self.segmentation.chunks(first, self._run.run.schedule.num_steps):
-            matrices = self._maker.make(chunk.operations)
+            matrices = self._make(chunk)
             yield PreparedChunk(chunk, self._segments(chunk.arrays, matrices.matrices), matrices)
+
+    def _make(self, chunk: Chunk) -> ChunkMatrices:
+        """The matrices of the next chunk; writes the numbers that the rule broadcasts with its versions."""
+        matrices = self._maker.make(chunk.operations)
+        # At once, because trips of this same chunk download them. Row 0 is the initial version's.
+        first = self._steps_made + 1
+        self._steps_made += chunk.num_steps
+        for rows, values in zip(self._broadcast, matrices.broadcast, strict=True):
+            rows[first : first + chunk.num_steps] = values
+        return matrices
 
     def nothing(self) -> Segments:
         """Segments [P, ...] that change nothing."""
@@ -128,6 +138,7 @@ class ChunkMaker:
     def _segments(self, arrays: SegmentArrays, matrices: np.ndarray) -> Segments:
         """[P, ...] what the device reads of segments, from their arrays and their matrices [P, M + S, D]."""
         trips, dtype = self._run.program.training.trips, jax.tree.leaves(self._run.run.params)[0].dtype
+        downloaded = self._run.run.schedule.download_version[arrays.trip]
         versions = np.asarray(np.sum(arrays.write_slot < NO_SLOT, axis=1, dtype=np.int32))
         return Segments(
             uses_memory=np.array(self._run.stores),
@@ -135,7 +146,7 @@ class ChunkMaker:
             further_products=further_products(versions, self._layout.sizes.first_versions),
             size=arrays.size,
             client=np.asarray(trips.client)[arrays.trip],
-            read_slot=np.asarray(trips.read_slot)[arrays.trip],
+            read_slot=np.asarray(trips.read_slot)[arrays.trip] * self._layout.sizes.version_arrays,
             key=self._keys[arrays.trip],
             # The host computes the factors in 64 bits, but the products are in the type of the model.
             matrix=matrices.astype(dtype),
@@ -143,6 +154,7 @@ class ChunkMaker:
             memory_client=arrays.memory_client,
             stored_client=arrays.stored_client,
             local_steps=None if trips.local_steps is None else np.asarray(trips.local_steps)[arrays.trip],
+            broadcast=tuple(rows[downloaded] for rows in self._broadcast),
         )
 
 
@@ -183,8 +195,10 @@ def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
     trips = run.program.training.trips
     used, steps = _amounts(
         run.program.training.client_work,
+        run.program.server.rule,
         run.program.data,
         run.run.params,
+        run.run.schedule.num_clients,
         trips.client[:number],
         trips.key[:number],
         None if trips.local_steps is None else trips.local_steps[:number],
@@ -194,17 +208,26 @@ def _work_of_trips(run: MatrixRun) -> tuple[np.ndarray, np.ndarray]:
 
 @jax.jit
 def _amounts(
-    work: Specification, data: ClientData, params: Params, client: Any, key: Any, local_steps: Any
+    work: Specification,
+    rule: Specification,
+    data: ClientData,
+    params: Params,
+    num_clients: int,
+    client: Any,
+    key: Any,
+    local_steps: Any,
 ) -> Any:
     """(examples, local steps) of trips, [J] each."""
     # The compiler drops the training, because these numbers do not depend on it: ``find_matrix_form`` has checked
     # that. So any model will do as a start.
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
     built = work.build()
-    state = built.state and built.state.initial(start)
+    state, server = built.state and built.state.initial(start), rule.build()
+    broadcast = server.broadcast and server.broadcast(server.init(start, num_clients))
 
     def count(client, key, local_steps):
-        result = built.train(data._replace(local_steps=local_steps, state=state), start, client, key)
+        own = data._replace(local_steps=local_steps, state=state, broadcast=broadcast)
+        result = built.train(own, start, client, key)
         return result.batch_examples, result.local_steps
 
     return jax.vmap(count)(client, key, local_steps)

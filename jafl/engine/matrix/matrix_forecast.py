@@ -56,7 +56,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
         "reports": count_bytes(segments.client),
         "temporaries": len(runs) * temporaries,
     }
-    slots = jax.tree.leaves(carry.snapshots)[0].shape[1]
+    slots = jax.tree.leaves(carry.snapshots)[0].shape[1] // program.exchange.version_arrays
     model = count_bytes(runs[0].run.params)
     forecast = from_parts(parts, placement, available, slots, model, len(runs) * layout.sizes.width)
     # Of these each device holds a part of every row, so that more devices hold less each.

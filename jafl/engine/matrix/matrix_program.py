@@ -1,7 +1,7 @@
 """A run in the matrix form: whether it has one, and the program that it shares with others."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -80,21 +80,23 @@ def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinea
     if program.training.trips.version is not None:
         return NotLinear("the clients' learning rate follows a schedule over server steps")
     rule, optimizer = program.server.rule.build(), program.server.optimizer.build()
-    if rule.broadcast or rule.correction:
-        return NotLinear("the rule and its clients exchange more than models and updates")
+    sent = jax.eval_shape(_train, *_first_trip(program, run)).sent
+    names = _names_of_models(sent, run.params)
     columns = {
         name: column[: run.schedule.num_trips] for name, column in program.server.arrivals.columns.items()
     }
     form = find_linear_form(
-        rule, optimizer, run.params, run.schedule.num_clients, columns, program.server.recall
+        rule, optimizer, run.params, run.schedule.num_clients, columns, program.server.recall, names
     )
+    if isinstance(form, NotLinear) and form.fails and sent is not None and names is None:
+        return NotLinear("clients send something else than arrays of the model's shape beside their updates")
     if isinstance(form, NotLinear) and rule.linear:
         # The analysis refuses some rules that are linear, so its answer alone does not prove the declaration wrong; a
         # trip does.
-        trip = first_nonlinear_trip(rule, run.schedule, columns, program.server.recall)
+        trip = first_nonlinear_trip(rule, run.schedule, columns, program.server.recall, names)
         if trip is not None:
             raise not_linear_error(program.server.rule, trip)
-    if isinstance(form, LinearForm) and form.reads_work and _work_depends_on_training(program, run.params):
+    if isinstance(form, LinearForm) and form.reads_work and _work_depends_on_training(program, run):
         return NotLinear("the rule reads how much work a trip was, which here depends on training")
     return form
 
@@ -116,8 +118,9 @@ def make_layout(runs: Sequence[MatrixRun], placement: Placement) -> Layout:
     # exchange more, and compute 1.2 to 1.3 times as long (ACED on four of a v4 and a v5e).
     in_kernel = bool(placement.kernel) and len(runs) == 1 and runs[0].precision == "full"
     recalls = in_kernel and runs[0].recalls_often
-    sizes = Sizes.for_width(width, placement.rows.first_versions, recalls)
-    return Layout(state_arrays, Groups(updates, starts, stored), sizes)
+    exchange = runs[0].linear_form.exchange
+    sizes = Sizes.for_width(width, placement.rows.first_versions, recalls, exchange.version_arrays)
+    return Layout(state_arrays, Groups(updates, starts, stored, exchange.num_sent), sizes)
 
 
 def make_matrix_program(
@@ -140,7 +143,8 @@ def make_matrix_program(
     placement = placement if alone else placement._replace(sharded_client_examples=0)
     data, work = run.program.data, run.program.training.client_work
     is_own = (False,) * len(jax.tree.leaves((data, work)))
-    return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, placement)
+    exchange = run.linear_form.exchange
+    return MatrixProgram(data, work, is_own, 1, layout.groups, run.precision, placement, exchange)
 
 
 def shared_precision(runs: Sequence[MatrixRun]) -> str:
@@ -158,20 +162,56 @@ def shared_precision(runs: Sequence[MatrixRun]) -> str:
     return precisions[0]
 
 
-def _work_depends_on_training(program: engine.Program, params: Params) -> bool:
-    """Whether how many examples or local steps a trip uses depends on the model that it starts from, or on what its
-    client has kept."""
+def check_exchange_is_shared(runs: Sequence[MatrixRun]) -> None:
+    """Raises SettingError if the rules of two runs broadcast or read other things."""
+    first = runs[0].linear_form.exchange
+    for number, run in enumerate(runs):
+        same = run.linear_form.exchange == first
+        allowed = "one that exchanges with its clients what that of run 0 does, in runs that go together"
+        require(same, f"the rule of run {number}", run.program.server.rule, allowed)
 
-    def amounts(trained, client, key, data, work):
-        start, state = trained
-        result = work.build().train(data._replace(state=state), start, client, key)
-        return result.batch_examples, result.local_steps
 
+def _first_trip(program: engine.Program, run: Run) -> tuple[Any, ...]:
+    """What a trip reads that begins at the initial model, as shapes: ``_train`` takes it.
+
+    Returns:
+      (model and all else that training has made, client, random key, data, client work).
+    """
     key, data, work = np.zeros(2, np.uint32), program.data, program.training.client_work
     if program.training.trips.local_steps is not None:
         data = data._replace(local_steps=np.int32(1))
-    request = work.build().state
-    trained = (params, request and jax.eval_shape(request.initial, params))
-    arguments = dependences(amounts, trained, np.int32(0), key, data, work)
-    trained_leaves = set(range(len(jax.tree.leaves(trained))))
-    return any(trained_leaves & leaf for leaf in arguments)
+    request, rule = work.build().state, program.server.rule.build()
+
+    def trained(params):
+        state = request and request.initial(params)
+        broadcast = rule.broadcast and rule.broadcast(rule.init(params, run.schedule.num_clients))
+        return params, state, broadcast
+
+    return jax.eval_shape(trained, run.params), np.int32(0), key, data, work
+
+
+def _train(trained: Any, client: Any, key: Any, data: Any, work: Any) -> Any:
+    """The result of one trip; the arguments are ``_first_trip``'s."""
+    start, state, broadcast = trained
+    return work.build().train(data._replace(state=state, broadcast=broadcast), start, client, key)
+
+
+def _names_of_models(sent: Any, params: Params) -> tuple[str, ...] | None:
+    """The names of what clients send beside their updates, if all of it is like a model [*P]; else None."""
+    if not isinstance(sent, dict):
+        return None
+    models = all(jax.tree.map(np.shape, tree) == jax.tree.map(np.shape, params) for tree in sent.values())
+    return tuple(sent) if models else None
+
+
+def _work_depends_on_training(program: engine.Program, run: Run) -> bool:
+    """Whether how many examples or local steps a trip uses depends on the model that it starts from, or on what its
+    client has kept or the server has broadcast."""
+
+    def amounts(*trip):
+        result = _train(*trip)
+        return result.batch_examples, result.local_steps
+
+    trip = _first_trip(program, run)
+    trained_leaves = set(range(len(jax.tree.leaves(trip[0]))))
+    return any(trained_leaves & leaf for leaf in dependences(amounts, *trip))

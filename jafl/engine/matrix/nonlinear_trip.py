@@ -17,7 +17,11 @@ from jafl.specifications import Specification, as_specification
 
 
 def first_nonlinear_trip(
-    rule: Rule, schedule: EventSchedule, columns: Mapping[str, np.ndarray], recall: Recall | None
+    rule: Rule,
+    schedule: EventSchedule,
+    columns: Mapping[str, np.ndarray],
+    recall: Recall | None,
+    sent: tuple[str, ...] | None = None,
 ) -> int | None:
     """Finds the first trip whose fold, or whose server step, is not linear in the updates.
 
@@ -29,6 +33,7 @@ def first_nonlinear_trip(
       schedule: the events.
       columns: {name: [J, ...]} of the rule.
       recall: what the rule recalls, or None; recalled values are left out.
+      sent: the names of what clients send beside their updates, as in ``Exchange``; it is like the update.
 
     Returns:
       The trip, or None if the rule is linear in all of them.
@@ -63,6 +68,7 @@ def first_nonlinear_trip(
                 columns={name: column[number] for name, column in rows.items()},
                 previous=previous if rule.remembers else None,
                 stored=update if rule.remembers else None,
+                sent=None if sent is None else dict.fromkeys(sent, previous),
             )
             never, always = jnp.asarray(False), jnp.asarray(True)
             operation = Operation(opens, never, always, closes, weight, previous, arrival)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jafl.engine.matrix.linearity import LinearForm
 from jafl.engine.matrix.records import Layout
 from jafl.engine.matrix.segments import SegmentOperations
 from jafl.engine.matrix.server_operations import (
@@ -81,6 +82,11 @@ class OneHotVectors(NamedTuple):
         """The model that the trip in a lane started from; None for rules that do not read it."""
         return self.rows[self.layout.first_start + lane] if self.layout.groups.starts else None
 
+    def sent(self, lane: Any) -> list[jax.Array]:
+        """What the client of the trip in a lane sends beside its update."""
+        first, width = self.layout.first_sent, self.layout.sizes.width
+        return [self.rows[first + number * width + lane] for number in range(self.layout.groups.sent)]
+
     def stored_update(self, lane: Any) -> jax.Array:
         """What the clients' memory stores of the update in a lane."""
         return self.rows[self.layout.first_stored_update + lane]
@@ -104,7 +110,7 @@ class _VectorServer:
       rule: the algorithm.
       optimizer: the server optimizer, an optax transformation.
       vectors: in place of the arrays of the model's shape.
-      is_array: for each leaf of the state, whether it is a state array.
+      form: the linear form of both.
       structure: of the state.
       operations: [P, E] what the server does in each segment.
       trips: [P, E] of the trips that are folded.
@@ -114,7 +120,7 @@ class _VectorServer:
     rule: Any
     optimizer: Any
     vectors: OneHotVectors
-    is_array: tuple[bool, ...]
+    form: LinearForm
     structure: Any
     operations: SegmentOperations
     trips: TripColumns
@@ -139,6 +145,7 @@ class _VectorServer:
             columns=trip.columns,
             previous=vectors.stored_value(here.previous_coordinate) if remembers else None,
             stored=vectors.stored_update(here.lane) if remembers else None,
+            sent=self.form.exchange.named(vectors.sent(here.lane)[: self.form.exchange.num_sent]),
         )
         weight = jax.tree.map(lambda column: column[segment, number], self.weight)
         parts = (here.opens, here.recalls, here.folds, here.closes)
@@ -150,10 +157,15 @@ class _VectorServer:
     ) -> tuple[ServerState, Reports, Any]:
         """The state after one operation of a segment, its reports, and the row for the version that it leaves."""
         operation, version_row = self.operation(segment, number)
-        state = join_state(self.structure, self.is_array, arrays, bookkeeping)
+        state = join_state(self.structure, self.form.is_array, arrays, bookkeeping)
         return *operate(self.rule, self.optimizer, state, operation), version_row
 
-    def run_segment(self, bookkeeping: list[Any], segment: Any) -> tuple[list[Any], tuple[Any, Reports]]:
+    def version(self, state: ServerState) -> tuple[Any, list[Any]]:
+        """What a client downloads after the step that left ``state``: [A, D + probes] the arrays, and the numbers."""
+        arrays, numbers = self.form.exchange.split(broadcast_of(self.rule, state))
+        return jnp.stack([state.params, *arrays]), numbers
+
+    def run_segment(self, bookkeeping: list[Any], segment: Any) -> tuple[list[Any], tuple[Any, Any, Any]]:
         """Carries out all operations of a segment.
 
         Args:
@@ -162,35 +174,44 @@ class _VectorServer:
 
         Returns:
           The bookkeeping after the segment; [M + S, D + probes] the state arrays after it and the versions that it
-          writes; the reports [E] of its operations.
+          writes; the reports [E] of its operations; [E, ...] the numbers that are broadcast after each.
         """
         layout, rows = self.vectors.layout, self.vectors.rows
-        number_of_arrays = sum(self.is_array)
+        number_of_arrays = self.form.num_arrays
 
         def carry_out(number: Any, carry: Any) -> Any:
-            arrays, bookkeeping, versions, reports = carry
+            arrays, bookkeeping, versions, recorded = carry
             state, reported, version_row = self.operate(arrays, bookkeeping, segment, number)
-            # Only versions that a later trip trains from have a row; all others are dropped.
-            versions = versions.at[version_row].set(state.params, mode="drop")
-            reports = jax.tree.map(lambda rows, value: rows.at[number].set(value), reports, reported)
-            return *split_state(state, self.is_array), versions, reports
+            version, numbers = self.version(state)
+            # Only versions that a later trip trains from have rows; all others are dropped.
+            versions = versions.at[version_row + jnp.arange(len(version))].set(version, mode="drop")
+            recorded = jax.tree.map(
+                lambda rows, value: rows.at[number].set(value), recorded, (reported, numbers)
+            )
+            return *split_state(state, self.form.is_array), versions, recorded
 
         # When a segment begins, its state arrays are one-hot vectors again. So a matrix says only what this segment
         # does to them; what earlier ones did is in the arrays that the device holds.
         arrays = [rows[number] for number in range(number_of_arrays)]
-        shapes = jax.eval_shape(self.operate, arrays, bookkeeping, segment, 0)[1]
+        state, reports, _ = jax.eval_shape(self.operate, arrays, bookkeeping, segment, 0)
+        shapes = (reports, jax.eval_shape(self.version, state)[1])
         length = layout.sizes.operations
-        reports = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+        recorded = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
         versions = jnp.zeros((layout.sizes.versions, rows.shape[1]))
-        start = (arrays, bookkeeping, versions, reports)
+        start = (arrays, bookkeeping, versions, recorded)
         # Not E rounds for all segments: W arrivals without recalled values take a quarter of them.
         rounds = self.operations.num_operations[segment]
-        arrays, bookkeeping, versions, reports = lax.fori_loop(0, rounds, carry_out, start)
+        arrays, bookkeeping, versions, recorded = lax.fori_loop(0, rounds, carry_out, start)
         padded = jnp.zeros((layout.state_arrays, rows.shape[1])).at[:number_of_arrays].set(jnp.stack(arrays))
-        return bookkeeping, (jnp.concatenate([padded, versions]), reports)
+        return bookkeeping, (jnp.concatenate([padded, versions]), *recorded)
 
 
-@functools.partial(jax.jit, static_argnames=("is_array", "layout", "num_clients"))
+def broadcast_of(rule: Any, state: ServerState) -> Any:
+    """What the rule broadcasts with the model of a state, or None."""
+    return rule.broadcast(state.rule_state) if rule.broadcast else None
+
+
+@functools.partial(jax.jit, static_argnames=("linear_form", "layout", "num_clients"))
 def run_segments(
     rule: Specification,
     optimizer: Specification,
@@ -200,10 +221,10 @@ def run_segments(
     weight: Any,
     probes: Any,
     *,
-    is_array: tuple[bool, ...],
+    linear_form: LinearForm,
     layout: Layout,
     num_clients: int,
-) -> tuple[list[Any], Any, Reports]:
+) -> tuple[list[Any], Any, Reports, list[Any]]:
     """Runs the operations of a chunk on vectors [D + probes]; P segments of at most E operations.
 
     Args:
@@ -214,13 +235,14 @@ def run_segments(
       trips: [P, E] of the trips that are folded.
       weight: [P, E, ...] of the recalled values, or () for rules that recall nothing.
       probes: [D, probes] further entries of the vectors.
-      is_array: for each leaf of the state, whether it is a state array.
+      linear_form: of the rule and the optimizer.
       layout: the columns of the matrices.
       num_clients: N.
 
     Returns:
       The bookkeeping after the chunk; [P, M + S, D + probes], for each segment the state arrays after it and the
-      versions that it writes; the reports [P, E] of all operations.
+      versions that it writes; the reports [P, E] of all operations; [P, E, ...] the numbers that are broadcast after
+      each operation.
 
     Example:
       FedBuff with a buffer of two trips makes two versions of four trips in one wave. Its state arrays are the model
@@ -252,9 +274,10 @@ def run_segments(
     vectors = OneHotVectors.make(layout, probes)
     # Only the structure of the state is needed: its arrays come from ``vectors``, and its bookkeeping is given.
     state = jax.eval_shape(lambda: initial_state(*built, vectors.rows[0], num_clients))
-    server = _VectorServer(*built, vectors, is_array, jax.tree.structure(state), operations, trips, weight)
+    structure = jax.tree.structure(state)
+    server = _VectorServer(*built, vectors, linear_form, structure, operations, trips, weight)
     # A scan over segments with a loop over operations inside: the host compiles one operation, not each of them.
-    bookkeeping, (rows, reports) = lax.scan(
+    bookkeeping, (rows, reports, numbers) = lax.scan(
         server.run_segment, bookkeeping, jnp.arange(len(operations.num_operations))
     )
-    return bookkeeping, rows, reports
+    return bookkeeping, rows, reports, numbers

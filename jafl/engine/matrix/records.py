@@ -13,6 +13,7 @@ import jax
 from jafl.clients.records import ClientData
 from jafl.engine.devices import Placement
 from jafl.engine.loop.client_memory import Row
+from jafl.engine.matrix.exchange import Exchange
 from jafl.engine.matrix.segments import Sizes
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
@@ -36,13 +37,15 @@ class Segments(NamedTuple):
       further_products: [P] int32, how many products make the versions after the first ones, at most of all runs.
       size: [P, B] int32, trips of the wave.
       client: [P, B, W] int32, the client of the trip in each lane.
-      read_slot: [P, B, W] int32, the snapshot slot of the model that it starts from.
+      read_slot: [P, B, W] int32, the row of the snapshots of the model that it starts from; behind it
+        lies what was broadcast with the model.
       key: [P, B, W, 2] uint32, its random key.
       matrix: [P, B, M + S, D] the factors: a row for each state array after the segment, then one for each version.
-      write_slot: [P, B, S] int32, the snapshot slot of each version; past the last slot where there is none.
+      write_slot: [P, B, S] int32, the row of the snapshots for each version; past the last row where there is none.
       memory_client: [P, B, G] int32, the clients whose stored values the segment reads.
       stored_client: [P, B, W] int32, the client for which a lane's update is stored; N or more where it is not.
       local_steps: [P, B, W] int32, optimizer steps of the trip in each lane, if client work reads them; else None.
+      broadcast: [P, B, W, ...] each, the numbers that the rule has broadcast with the model of the trip in each lane.
     """
 
     uses_memory: Array
@@ -57,6 +60,7 @@ class Segments(NamedTuple):
     memory_client: Array
     stored_client: Array
     local_steps: Array | None = None
+    broadcast: tuple[Array, ...] = ()
 
 
 class Groups(NamedTuple):
@@ -64,11 +68,13 @@ class Groups(NamedTuple):
 
     Attributes:
       updates, starts, stored: as in ``Wave``.
+      sent: how many arrays clients send beside their updates.
     """
 
     updates: bool
     starts: bool
     stored: bool
+    sent: int = 0
 
 
 class Wave(NamedTuple):
@@ -79,12 +85,14 @@ class Wave(NamedTuple):
       starts: [W, *P] the models that they trained from.
       stored: ``Row`` of [W, *P], their updates as the clients' memory holds them in few bits.
       states: ``Row`` of [W, *S], what their clients keep for their next trips.
+      sent: [W, *P] each, what their clients send beside the updates.
     """
 
     updates: ArrayTree | None
     starts: ArrayTree | None
     stored: Row | None
     states: Row | None = None
+    sent: tuple[ArrayTree, ...] = ()
 
 
 class ClientStates(NamedTuple):
@@ -104,7 +112,8 @@ class MatrixCarry(NamedTuple):
 
     Attributes:
       lasting: [B, M, *P] the state arrays; the model is the first of them.
-      snapshots: [B, slots, *P] the versions that later trips train from.
+      snapshots: [B, slots * arrays, *P] the versions that later trips train from: the model of each, and behind it
+        what is broadcast with it.
       memory: the clients' stored values, ``Row`` of [B, N, *P]; of one row for rules without client memory.
       states: what the clients keep; None if they keep nothing.
     """
@@ -124,7 +133,7 @@ class MatrixCarry(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["data", "client_work"],
-    meta_fields=["is_own", "runs", "groups", "precision", "placement"],
+    meta_fields=["is_own", "runs", "groups", "precision", "placement", "exchange"],
 )
 @dataclasses.dataclass(frozen=True)
 class MatrixProgram:
@@ -137,6 +146,7 @@ class MatrixProgram:
       groups: which arrays of a wave the program keeps.
       precision: of the values in the clients' memory: "full", "bfloat16" or "int8".
       placement: where trips train.
+      exchange: what the rules and their clients exchange beside models and updates.
     """
 
     data: ClientData
@@ -146,14 +156,15 @@ class MatrixProgram:
     groups: Groups
     precision: str
     placement: Placement
+    exchange: Exchange = Exchange()
 
 
 class Layout(NamedTuple):
     """The columns of a segment's matrix, D in all: of which arrays each version is a combination; static.
 
-    In order: the M state arrays, the W updates of the wave, the W models that its trips started from, its W updates
-    as the clients' memory stores them, and the G values that the clients' memory holds before the segment. There are
-    no columns for arrays that no rule reads.
+    In order: the M state arrays, the W updates of the wave, the W models that its trips started from, W of each
+    array that its clients send beside the updates, its W updates as the clients' memory stores them, and the G values
+    that the clients' memory holds before the segment. There are no columns for arrays that no rule reads.
 
     Attributes:
       state_arrays: M, padded.
@@ -183,12 +194,17 @@ class Layout(NamedTuple):
         return self.first_update + self.groups.updates * self.sizes.width
 
     @property
+    def first_sent(self) -> int:
+        """The column of the first thing that the client in lane 0 sends beside its update."""
+        return self.first_start + self.groups.starts * self.sizes.width
+
+    @property
     def first_stored_update(self) -> int:
         """The column of what the clients' memory stores of the update in lane 0."""
         # In full precision the memory stores the update itself, which has a column already.
         if not self.groups.stored:
             return self.first_update
-        return self.first_start + self.groups.starts * self.sizes.width
+        return self.first_sent + self.groups.sent * self.sizes.width
 
     @property
     def first_client_value(self) -> int:

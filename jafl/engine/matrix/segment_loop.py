@@ -131,7 +131,7 @@ def _without_runs(segments: Segments) -> Segments:
     """The segments of a single run, without the axis [B]."""
     # A chip lays out arrays without this axis better.
     own = {name: rows for name, rows in segments._asdict().items() if name not in SHARED}
-    return segments._replace(**{name: None if rows is None else rows[:, 0] for name, rows in own.items()})
+    return segments._replace(**jax.tree.map(lambda rows: rows[:, 0], own))
 
 
 def _segment(segments: Segments, number: Any) -> Segments:
@@ -270,7 +270,7 @@ def _blocks(state_arrays: ArrayTree, wave: Wave, segment: Segments) -> list[tupl
     stored = None if wave.stored is None else _values(wave.stored, state_arrays)
     blocks, first = [], 0
     # Blocks side by side, and not one array: to put them together would copy all of them. The order is ``Layout``'s.
-    for rows in (state_arrays, wave.updates, wave.starts, stored):
+    for rows in (state_arrays, wave.updates, wave.starts, *wave.sent, stored):
         if rows is not None:
             blocks.append((first, rows))
             first += len(jax.tree.leaves(rows)[0])

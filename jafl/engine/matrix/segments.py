@@ -7,7 +7,7 @@ of the wave is then the next segment.
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,10 +32,12 @@ class Sizes(NamedTuple):
 
     Attributes:
       width: trips that train in the segment, W.
-      versions: versions of the model that the segment writes for later trips, S.
+      versions: arrays that the segment writes for later trips, S: versions of the model, and what is broadcast with
+        them.
       memory: clients whose stored values the segment reads or writes, G.
       operations: operations of the server in the segment, E.
-      first_versions: those of the versions that the segment's first product makes.
+      first_versions: those of the arrays that the segment's first product makes.
+      version_arrays: arrays of one version: the model, then what is broadcast with it.
     """
 
     width: int
@@ -43,28 +45,31 @@ class Sizes(NamedTuple):
     memory: int
     operations: int
     first_versions: int
+    version_arrays: int = 1
 
     @classmethod
-    def for_width(cls, width: int, first_versions: int, recalls: bool) -> "Sizes":
+    def for_width(cls, width: int, first_versions: int, recalls: bool, version_arrays: int = 1) -> "Sizes":
         """The limits for waves; they depend on nothing but the arguments, so that rules share a program.
 
         Args:
           width: trips in a wave.
           first_versions: that the first product makes at most, on these devices.
           recalls: whether the rule recalls other clients' values about as often as trips arrive.
+          version_arrays: arrays of one version.
         """
         # No wave has more versions than trips; but 8 rows of a product cost no more than fewer.
-        first_versions = min(first_versions, max(width, 8))
+        most = width * version_arrays
+        first_versions = min(first_versions, max(most, 8))
         # Whole products, because each one reads a slice of this many rows: near the end of a shorter matrix JAX would
         # move the slice to the front, and take rows for the wrong versions.
-        further_products = -(-max(0, width - first_versions) // VERSIONS_AT_ONCE)
+        further_products = -(-max(0, most - first_versions) // VERSIONS_AT_ONCE)
         # Two clients at least: one operation may recall a value of one client and fold an update of another. If a
         # segment had room for one client only, it could not hold that operation, and the cutting would never end.
         versions = first_versions + further_products * VERSIONS_AT_ONCE
         # Else the cuts would come from these values, and not from the waves: ACED (1,000 clients in flight, the last
         # 300 steps' active) has segments of 38.5 trips in place of 27.6.
         memory = (1 + recalls) * width
-        return cls(width, versions, max(memory, 2), 4 * width, first_versions)
+        return cls(width, versions, max(memory, 2), 4 * width, first_versions, version_arrays)
 
 
 class SegmentOperations(NamedTuple):
@@ -81,7 +86,8 @@ class SegmentOperations(NamedTuple):
       lane: int32, the lane of the trip.
       previous_coordinate: int32, where the value is that was stored before for the trip's client.
       recalled_coordinate: int32, where the recalled value is.
-      version_row: int32, the row of the new version among those that the segment writes; S where no trip reads it.
+      version_row: int32, the first row of the new version among the arrays that the segment writes; S where no trip
+        reads it.
       step: int32, the server step.
     """
 
@@ -105,7 +111,7 @@ class SegmentArrays(NamedTuple):
     Attributes:
       size: [P] trips that train in each segment.
       trip: [P, W] these trips; further lanes repeat the last one.
-      write_slot: [P, S] the snapshot slots of the versions; ``NO_SLOT`` or more for further ones.
+      write_slot: [P, S] the rows of the snapshots for the versions' arrays; ``NO_SLOT`` or more for further ones.
       memory_client: [P, G] the clients whose stored values are read; 0 for further ones.
       stored_client: [P, W] the client for which the value of each lane is stored; N or more for none.
     """
@@ -234,7 +240,7 @@ class Segmentation:
             while begin < end:
                 begins.append(begin)
                 # The last operation up to which the segment writes no more versions than its matrix has rows for.
-                most = written_before[begin] + sizes.versions
+                most = written_before[begin] + sizes.versions // sizes.version_arrays
                 fitting = int(np.searchsorted(written_before, most, side="right")) - 1
                 until = min(end, begin + sizes.operations, fitting)
                 begin = self._accesses.end_within(begin, until, sizes.memory)
@@ -283,7 +289,9 @@ class Segmentation:
                 "previous_coordinate": previous,
                 "recalled_coordinate": recalled,
                 # Row S does not exist, so the version that it is meant for is dropped.
-                "version_row": np.where(is_written, np.cumsum(is_written) - 1, self._sizes.versions),
+                "version_row": np.where(
+                    is_written, (np.cumsum(is_written) - 1) * self._sizes.version_arrays, self._sizes.versions
+                ),
                 "step": step,
             }
             for name, values in columns.items():
@@ -314,13 +322,25 @@ class Segmentation:
                 arrays.trip[row, : len(trips)] = trips
                 arrays.trip[row, len(trips) :] = trips[-1]
             written = np.flatnonzero(self._is_written[begin:end]) + begin
-            arrays.write_slot[row, : len(written)] = self._plan.write_slot[order.step[written]]
+            slots = rows_of_slots(self._plan.write_slot[order.step[written]], self._sizes.version_arrays)
+            arrays.write_slot[row, : slots.size] = slots.reshape(-1)
             clients = accesses.clients(begin, end)
             arrays.memory_client[row, : len(clients)] = clients
             newest = accesses.newest(begin, end)
             lanes = accesses.trip[newest] - order.first_trip(begin)
             arrays.stored_client[row, lanes] = accesses.client[newest]
         return arrays
+
+
+def rows_of_slots(slots: Any, version_arrays: int) -> Any:
+    """[..., A] the rows of the snapshots in which the A arrays of a version lie, for ``slots`` [...].
+
+    Example:
+      >>> rows_of_slots(np.array([0, 3]), 2)
+      array([[0, 1],
+             [6, 7]])
+    """
+    return slots[..., None] * version_arrays + np.arange(version_arrays, dtype=slots.dtype)
 
 
 def _rows_past_the_end(first: int, count: int, number: int) -> np.ndarray:

@@ -121,6 +121,8 @@ def operate(
         # A step that the rule skips leaves momentum as it is, too: the optimizer has not seen its direction.
         unmoved = (params, optimizer_state)
         new_params, new_optimizer_state = _where(apply, (new_params, new_optimizer_state), unmoved)
+    if rule.after_step:
+        new_rule_state = rule.after_step(new_rule_state, new_params)
     after_step = (new_params, new_optimizer_state, new_rule_state)
     within_step = (params, optimizer_state, rule_state)
     params, optimizer_state, rule_state = _where(operation.closes, after_step, within_step)

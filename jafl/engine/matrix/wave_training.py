@@ -41,19 +41,28 @@ def train_wave(run: SegmentInputs, carry: MatrixCarry, segment: Segments) -> tup
     # Several CPU devices train the lanes side by side nevertheless: that is how the trips are divided among them.
     if not placement.side_by_side and placement.number == 1:
         return _train_one_after_the_other(run, carry, segment)
-    starts = _starts(placement.rows.tiled and placement.number == 1, carry.snapshots, segment.read_slot)
+    starts, *arrays = [
+        _starts(placement.rows.tiled and placement.number == 1, carry.snapshots, rows)
+        for rows in _rows_of_version(run, segment.read_slot)
+    ]
     # No client is in a segment twice, so what its trip finds here is what its last applied one has left.
     rows = rows_at(carry.states and carry.states.rows, segment.client)
     if placement.sharded_client_examples:
         run = run._replace(data=data_of_clients(placement, run.data, segment.client))
     # Each device needs whole models for its own trips, and makes whole updates. Afterwards it keeps a part of every
     # update, because the products combine all updates of the wave, entry by entry.
-    lanes = _over_lanes(run, (starts, segment.client, segment.key, segment.local_steps, rows))
+    broadcast = (tuple(arrays), segment.broadcast)
+    lanes = _over_lanes(run, (starts, broadcast, segment.client, segment.key, segment.local_steps, rows))
     wave, losses = jax.vmap(functools.partial(_train_trip, run))(*lanes)
     # Lanes without a trip repeat the last one. In a segment without trips they train from any slot and client, which
     # may give NaN. Their factors are 0, but 0 * NaN is NaN.
     wave = jax.tree.map(lambda rows: jnp.where(segment.size > 0, rows, jnp.zeros_like(rows)), wave)
     return over_entries(run, wave), losses
+
+
+def _rows_of_version(run: SegmentInputs, slot: Array) -> list[Array]:
+    """The rows of the snapshots of a version's arrays, [...] each, from that of its model, ``slot`` [...]."""
+    return [slot + number for number in range(run.program.exchange.version_arrays)]
 
 
 def _starts(on_one_tpu: bool, snapshots: ArrayTree, slots: Array) -> ArrayTree:
@@ -92,25 +101,31 @@ def _train_one_after_the_other(
 
     states, rows = carry.states and carry.states.rows, run.program.placement.rows
 
+    def version(slot):
+        return [row_at(carry.snapshots, row, many=False) for row in _rows_of_version(run, slot)]
+
     def train_next(lane, trained):
-        client, key, slot, steps = jax.tree.map(
+        client, key, slot, steps, numbers = jax.tree.map(
             lambda column: lax.dynamic_index_in_dim(column, lane, keepdims=False),
-            (segment.client, segment.key, segment.read_slot, segment.local_steps),
+            (segment.client, segment.key, segment.read_slot, segment.local_steps, segment.broadcast),
         )
-        start, row = (
-            row_at(kept, at, many=False) for kept, at in ((carry.snapshots, slot), (states, client))
-        )
-        trip = _train_trip(run, rows.rounded(start), client, key, steps, row)
+        start, *arrays = version(slot)
+        row = row_at(states, client, many=False)
+        trip = _train_trip(run, rows.rounded(start), (tuple(arrays), numbers), client, key, steps, row)
         # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
         # what it trains may be NaN, as in ``train_wave``.
         if run.program.runs > 1:
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
         return jax.tree.map(lambda lanes, new: lanes.at[lane].set(new), trained, trip)
 
-    start = row_at(carry.snapshots, segment.read_slot[0], many=False)
-    numbers = jax.tree.map(lambda column: column[0], (segment.client, segment.key, segment.local_steps))
-    row = row_at(states, numbers[0], many=False)
-    trip = jax.eval_shape(functools.partial(_train_trip, run), start, *numbers, row)
+    start, *arrays = version(segment.read_slot[0])
+    client, *columns, numbers = jax.tree.map(
+        lambda column: column[0], (segment.client, segment.key, segment.local_steps, segment.broadcast)
+    )
+    row = row_at(states, client, many=False)
+    trip = jax.eval_shape(
+        functools.partial(_train_trip, run), start, (tuple(arrays), numbers), client, *columns, row
+    )
     # Zeros, because lanes that no round reaches are multiplied, too.
     untrained = jax.tree.map(lambda leaf: jnp.zeros((len(segment.client), *leaf.shape), leaf.dtype), trip)
     # As many rounds as the largest wave of all runs has trips: see ``SHARED``.
@@ -122,6 +137,7 @@ def _train_one_after_the_other(
 def _train_trip(
     run: SegmentInputs,
     start: ArrayTree,
+    broadcast: tuple[tuple[ArrayTree, ...], tuple[Array, ...]],
     client: Array,
     key: Array,
     local_steps: Array | None,
@@ -129,9 +145,11 @@ def _train_trip(
 ) -> tuple[Wave, Array]:
     """Trains one trip from the model ``start`` [*P]: what it leaves, without the axis [W], and its loss.
 
+    broadcast: (arrays [*P] each, numbers) that came with the model.
     row: of the client's state, or None.
     """
-    data, work = run.data._replace(local_steps=local_steps), run.client_work.build()
+    downloaded = run.program.exchange.broadcast(*broadcast)
+    data, work = run.data._replace(local_steps=local_steps, broadcast=downloaded), run.client_work.build()
     if work.state is not None:
         data = data._replace(state=work.state.initial(start))
     if row is not None:
@@ -143,6 +161,7 @@ def _train_trip(
         result.update if groups.updates else None,
         start if groups.starts else None,
         *_rows_to_store(run, result, key, work.state.precision if row is not None and work.state else None),
+        sent=tuple(result.sent[name] for name in run.program.exchange.sent or ()),
     )
     return wave, result.loss
 
