@@ -130,7 +130,7 @@ SERVERS = {
     "signs": (optax.sign_sgd(0.1), "not linear"),
     "skipping": (
         optax.apply_if_finite(optax.sgd(0.1), 3),
-        "keeps or reports numbers that depend on the updates",
+        "keeps, broadcasts or reports numbers that depend on the updates",
     ),
     "blocks' rms": (optax.chain(optax.clip_by_block_rms(1.0), optax.sgd(0.1)), "not linear"),
 }

@@ -397,7 +397,8 @@ class _LinearityCheck:
 
 def _as_vectors(inputs: list[Any]) -> Vectors:
     """The fields of ``Vectors``, and behind them what clients have sent."""
-    return Vectors(*inputs[:SINGLE], tuple(inputs[SINGLE:]))
+    update, start, stored, previous, recalled, *sent = inputs
+    return Vectors(update, start, stored, previous, recalled, tuple(sent))
 
 
 def _union(arguments: Any) -> frozenset[int]:

@@ -162,7 +162,8 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
             leaf[0] if is_own else leaf for leaf, is_own in zip(leaves, program.is_own, strict=True)
         ]
         return functools.partial(compute, own_leaves)
-    axes = Segments(*[None if name in SHARED else 0 for name in Segments._fields])
+    own: Any = {name: None if name in SHARED else 0 for name in Segments._fields}
+    axes = Segments(**own)
     # What runs share has no axis, so that the device holds the examples once and not once for each run.
     compute_all = jax.vmap(compute, in_axes=([0 if is_own else None for is_own in program.is_own], 0, axes))
     return functools.partial(compute_all, leaves)
