@@ -76,7 +76,7 @@ def prepared(
     Args:
       chip: what it will be compiled for.
       subject: the model.
-      rule: a name of ``RULES``.
+      rule: a name of ``RULES``, or "scaffold".
       width: trips in a wave on each chip; 1: trip by trip, on one chip.
       clients: how many there are.
       in_flight: of them at a time; all with rules that begin with all.
@@ -85,8 +85,8 @@ def prepared(
       default_plan: take the plan that jafl chooses, in place of one of this width.
       local_steps: of a trip.
     """
-    make, size = choose("rules", rule, RULES)
-    everyone = bool(make().build().initial_round)
+    make, size = choose("rules", rule, {**RULES, "scaffold": (jafl.rules.scaffold, 10)})
+    everyone, correction = bool(make().build().initial_round), make().build().correction
     number = len(chip.devices)
     trips = trips or max(20 * width * number, 600, 4 * in_flight)
     schedule = exponential_schedule(
@@ -100,11 +100,15 @@ def prepared(
     x, y = np.zeros((EXAMPLES, *subject.shape), np.float32), random.integers(0, 10, EXAMPLES)
     federation = noise_federation(x, y, overlapping_clients(random, clients))
     params = jax.eval_shape(lambda: subject.model.init(jax.random.key(0), x[:1]))
-    work = jafl.client_work(subject.model, learning_rate=RATE, batch_size=BATCH, local_steps=local_steps)
+    work = jafl.client_work(
+        subject.model, learning_rate=RATE, batch_size=BATCH, local_steps=local_steps, correction=correction
+    )
     run = jafl.Run(schedule, federation, work, make(), params, jax.random.key(1))
     if default_plan:
         return prepare_for(chip, run, devices=number)
-    plan = jafl.in_waves(schedule, width * number, form=form) if width > 1 else jafl.trip_by_trip(schedule)
+    plan = jafl.trip_by_trip(schedule)
+    if width > 1:
+        plan = jafl.in_waves(schedule, width * number, form=form, client_state=run.keeps_client_state)
     return prepare_for(chip, run, plan=plan, devices=number, together=width > 1)
 
 
