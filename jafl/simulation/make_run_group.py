@@ -65,8 +65,8 @@ def _in_matrix_form(runs: Sequence[Run], together: bool | None, form: str | None
     ):
         return None
     # One width for all, by the run with the most clients: waves of one shape are one program.
-    width = matrix_width(first.params, placement, max(run.schedule.num_clients for run in runs))
     keeps = any(run.keeps_client_state for run in runs)
+    width = matrix_width(first.params, placement, max(run.schedule.num_clients for run in runs), keeps)
     # By identity: runs of a group mostly share their schedule, which is then planned once.
     plans: dict[int, ExecutionPlan] = {}
     prepared = []

@@ -1,6 +1,7 @@
 """The plan that is taken when the user does not say: how wide, and how many trips side by side."""
 
 import types
+import unittest.mock
 
 import flax.linen as nn
 import jax
@@ -73,6 +74,25 @@ def test_waves_of_the_matrix_form_have_few_lanes_where_few_would_be_filled(clien
         schedule = schedule_of(clients, 1, min(20 * clients, 40_000))
         plan = jafl.in_waves(schedule, width, form="matrix")
         assert np.mean(np.bincount(plan.wave)) > width / 2 - 1
+
+
+@pytest.mark.parametrize(
+    ("hidden", "client_state", "width"),
+    [
+        (200, False, 64),
+        (200, True, 32),
+        (400, False, 32),
+        (1000, False, 16),
+        (1000, True, 8),
+        (9000, False, 8),
+    ],
+)
+def test_a_wave_of_a_large_model_is_no_wider_than_a_tpu_holds(hidden, client_state, width):
+    params = np.zeros(784 * hidden + 11 * hidden + 10, np.float32)
+    chip, gpu = (Placement(side_by_side=True, platform=platform) for platform in ("tpu", "gpu"))
+    with unittest.mock.patch.object(plan_choice, "device_memory", lambda: 2**34):
+        assert plan_choice.matrix_width(params, chip, 1000, client_state) == width
+        assert plan_choice.matrix_width(params, gpu, 1000, client_state) >= width
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,12 @@ WIDTH_SIDE_BY_SIDE, WIDTH_ONE_BY_ONE = 64, 8
 # On an H200 EMNIST's CNN takes 186 microseconds a trip with 8 lanes and 151 with 64, if all are filled; FedBuff with
 # 1,000 clients in flight fills 41 of 64, and takes 242 and 263.
 WIDTH_WITH_CONVOLUTIONS = 8
+# A TPU holds so many bytes of a wave's models and updates beside its processor; where they are more, they go to
+# memory and back. By the compiler's estimates for a v5e, with 1,000 clients in flight, an MLP of 784-1000-10 takes 46
+# kilocycles a trip with FedBuff in waves of 16 and 95 in waves of 64, 61 and 121 with ACE, 62 and 127 with FedAsync; one
+# of 784-400-10 25 in waves of 32 and 36 in waves of 64 with FedBuff, 32 and 46 with ACE. With larger models all widths
+# take about as long.
+BYTES_OF_A_WAVE = 2**27
 # The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. An H200 takes 39
 # microseconds for an MLP's step alone, 134 for 64 side by side and 323 for 256: 25 to 70 lanes' worth. EMNIST's CNN
 # takes 307, 1,485 for 8 and 9,640 for 64: 1 to 2.
@@ -130,7 +136,7 @@ def default_plan(
     width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
         # Whatever the rule and the buffer size: the arms of a comparison then share one compiled program.
-        width = matrix_width(params, placement, schedule.num_clients)
+        width = matrix_width(params, placement, schedule.num_clients, client_state)
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
@@ -148,19 +154,26 @@ def default_plan(
     return plan
 
 
-def matrix_width(params: Params, placement: Placement, clients: int) -> int:
+def matrix_width(params: Params, placement: Placement, clients: int, client_state: bool = False) -> int:
     """Trips in a wave of the matrix form on each device, whatever the rule and the buffer size: they share a program.
 
     A wave costs the same however many of its lanes are filled. With so many clients in flight and exponential
     durations about sqrt(pi / 2 * clients) trips follow one another before one needs a newer version, however many
     devices there are: the width is the power of two that holds a device's share of them, as far as it pays at all.
+
+    On a TPU a wave is no wider than what its processor holds: of each trip the downloaded model and the update, and
+    what its client keeps, before and after it.
     """
-    room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * max(count_bytes(params), 1))))
+    model_bytes = max(count_bytes(params), 1)
+    room = max(1, int(device_memory() * WAITING_SHARE_OF_MEMORY / (3 * model_bytes)))
     width = WIDTH_WITH_CONVOLUTIONS if has_convolutions(params) else WIDTH_SIDE_BY_SIDE
     follow = math.ceil(math.sqrt(math.pi / 2 * clients))
     devices = placement.number if placement.platform != "cpu" else 1
     share = max(math.ceil(follow / devices), WIDTH_WITH_CONVOLUTIONS // devices)
     width = min(width, 1 << (share - 1).bit_length())
+    if placement.platform == "tpu":
+        held = BYTES_OF_A_WAVE // ((4 if client_state else 2) * model_bytes)
+        width = min(width, max(WIDTH_WITH_CONVOLUTIONS, 1 << (max(held, 1).bit_length() - 1)))
     return min(width if placement.platform != "cpu" else WIDTH_ONE_BY_ONE, 1 << (room.bit_length() - 1))
 
 
