@@ -112,6 +112,14 @@ def prepared(
     return prepare_for(chip, run, plan=plan, devices=number, together=width > 1)
 
 
+def subject_of(name: str) -> Subject:
+    """A model of ``MODELS``; "mlp_1000" is an MLP of 784-1000-10."""
+    hidden = name.removeprefix("mlp_")
+    if hidden != name and hidden.isdecimal():
+        return Subject(f"MLP 784-{hidden}-10", jafl.models.mlp(10, (int(hidden),)), (784,), 1000)
+    return choose("models", name, MODELS)
+
+
 def per_trip(cycles: float | None, trips: float) -> str:
     """Kilocycles a trip as text."""
     return "-" if cycles is None else three_digits(cycles / trips / 1000)
@@ -192,7 +200,7 @@ def main(_: Sequence[str]) -> None:
     print(f"{said}. Compiler's estimates.", flush=True)
     print(report.heading(STARTING if options.starting else COLUMNS), flush=True)
     for model in options.models:
-        subject = choose("models", model, MODELS)
+        subject = subject_of(model)
         in_precision = dataclasses.replace(
             subject.model, matmul_precision=precision, compute_dtype=options.compute_dtype
         )
@@ -242,7 +250,11 @@ def define_flags() -> None:
     """The flags of the command."""
     flags.DEFINE_string("topology", "v5e:1x1", "What to compile for: v5e:1x1, v5e:2x2, v6e:1x1, h100, ...")
     flags.DEFINE_list("rules", list(NAMES), "Rules.")
-    flags.DEFINE_list("models", ["softmax", "mlp", "lenet5", "emnist_cnn"], "Models; resnet18 takes minutes.")
+    flags.DEFINE_list(
+        "models",
+        ["softmax", "mlp", "lenet5", "emnist_cnn"],
+        "Models; mlp_1000 is an MLP of 784-1000-10, resnet18 takes minutes.",
+    )
     flags.DEFINE_list("widths", ["1", "64"], "Trips in a wave on each chip; 1: trip by trip.")
     flags.DEFINE_enum("form", "loop", ["loop", "matrix"], "Of waves; matrix for linear rules.")
     flags.DEFINE_enum("matmul_precision", "float32", MATMUL_PRECISIONS, "Of the models' products.")

@@ -23,10 +23,10 @@ WIDTH_SIDE_BY_SIDE, WIDTH_ONE_BY_ONE = 64, 8
 # 1,000 clients in flight fills 41 of 64, and takes 242 and 263.
 WIDTH_WITH_CONVOLUTIONS = 8
 # A TPU holds so many bytes of a wave's models and updates beside its processor; where they are more, they go to
-# memory and back. By the compiler's estimates for a v5e, with 1,000 clients in flight, an MLP of 784-1000-10 takes 46
-# kilocycles a trip with FedBuff in waves of 16 and 95 in waves of 64, 61 and 121 with ACE, 62 and 127 with FedAsync; one
-# of 784-400-10 25 in waves of 32 and 36 in waves of 64 with FedBuff, 32 and 46 with ACE. With larger models all widths
-# take about as long.
+# memory and back. By the compiler's estimates for a v5e, with 1,000 clients in flight, an MLP of 784-1000-10 takes
+# 46 kilocycles a trip with FedBuff in waves of 16 and 95 in waves of 64, 61 and 121 with ACE, 62 and 127 with
+# FedAsync; one of 784-400-10 25 in waves of 32 and 36 in waves of 64 with FedBuff, 32 and 46 with ACE. With larger
+# models all widths take about as long.
 BYTES_OF_A_WAVE = 2**27
 # The fixed cost of a round of minibatches, or of folding their updates, in units of one lane's cost. An H200 takes 39
 # microseconds for an MLP's step alone, 134 for 64 side by side and 323 for 256: 25 to 70 lanes' worth. EMNIST's CNN
