@@ -22,7 +22,7 @@ NAMED = {case.name: case for case in (*ENGINE_CASES, *RULE_CASES)}
 ONE_EACH = [
     f"{rule}; {schedule}" for rule, schedule in zip(RULES, itertools.cycle(SCHEDULES), strict=False)
 ] + [case.name for case in ENGINE_CASES]
-DEFAULT_TIER = ("fedasync", "step scale, server momentum", "masfl; very unequal clients")
+DEFAULT_TIER = ("fedasync", "step scale, server momentum", "masfl; simultaneous arrivals")
 # Words in the names of cases whose rule or server optimizer is not linear, or whose rule stores means of updates.
 NOT_LINEAR = (
     "qafel",
