@@ -79,8 +79,8 @@ CAPABILITIES = """## What they keep, and what they allow
   under way have started; a stored value is of a client's last updates, gradients or model.
 - *Linear*: direction and state are linear in the updates. Such a rule has the
   [matrix form](design.md#the-matrix-form), and the server's error can be decomposed. FedAsync, FedAT, FAVAS,
-  QuAFL and FedFa's mean of models mix downloaded models in; SCAFFOLD, FedDyn, MasFL and EF21 read what clients keep. They
-  have the matrix form alone.
+  QuAFL and FedFa's mean of models mix downloaded models in; SCAFFOLD, FedDyn, MasFL and EF21 read what clients keep.
+  They have the matrix form alone.
 - *Additive*: a step's buffer is a sum, which several devices can share.
 - *Private*: [jafl.private](privacy.md) can state its ε. *Secure*: the sum can be made by
   [secure aggregation](privacy.md#secure-aggregation).
