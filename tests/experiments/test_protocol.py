@@ -5,7 +5,9 @@ import functools
 import json
 import math
 import pathlib
+import re
 
+import numpy as np
 import pytest
 import test_machinery
 from test_machinery import some_run
@@ -28,9 +30,9 @@ from experiments.harness import (
 )
 from experiments.harness.declare import checks, discovery, protocol, search
 from experiments.harness.judge import replication, verdicts
-from experiments.harness.report import families, kept_results, pages, report
+from experiments.harness.report import control_page, families, kept_results, pages, report
 from experiments.harness.results import Runs
-from experiments.harness.run import control, job, running
+from experiments.harness.run import control, expected_control, job, running
 from jafl.base.errors import SettingError
 from jafl.config.settings import FORMAT
 from jafl.runs.directory.reader import read_json
@@ -796,11 +798,17 @@ def test_the_control_takes_a_claim_on_an_arm_that_is_searched_for_with_its_own_s
     ]
 
 
-def control_row(units, spread=0.0002, undecided=None):
+def control_row(units, spread=0.0002, undecided=None, width=0.01):
     """A row of the control: five searches with these mean differences, of four seeds each."""
     values = [unit + spread * place for place in (-3, -1, 1, 3) for unit in units]
     return {
-        **{"condition": "", "difference": sum(values) / len(values), "low": 0.0, "high": 0.0, "spread": 0.01},
+        **{
+            "condition": "",
+            "difference": sum(values) / len(values),
+            "low": 0.0,
+            "high": width,
+            "spread": 0.01,
+        },
         **{"margin": {"value": 0.01, "relative": False}, "correction": 0.0, "censored": [0.0, 0.0]},
         **{"searches": 5, "differences": values, "verdict": "?"},
         **({"undecided": undecided} if undecided else {}),
@@ -840,6 +848,29 @@ def test_false_verdicts_are_counted_as_the_protocol_has_it_and_as_it_must_not_be
         "as the protocol has it: 1 of 5 verdicts are better or worse (20.0 %), 2 equivalent",
         "without the variance of the search: 2 of 5 verdicts are better or worse (40.0 %), 2 equivalent",
     ]
+
+
+@pytest.mark.parametrize(
+    "searches, seeds", [(0.02, 0.01), (0.0, 0.03)], ids=["searches differ", "seeds differ"]
+)
+def test_what_the_control_would_find_follows_from_its_variances(searches, seeds):
+    random = np.random.default_rng(0)
+    rows = []
+    for _ in range(200):
+        of_search = random.normal(scale=searches, size=5)
+        values = random.normal(scale=seeds, size=20) + np.resize(of_search, 20)
+        rows.append({**EQUAL, "differences": values.tolist()})
+    found = expected_control.spread(rows)
+    assert found.seeds == pytest.approx(seeds, rel=0.1) and found.searches == pytest.approx(
+        searches, abs=0.003
+    )
+    shares = expected_control.shares(controlled({"one": rows}), draws=500)
+    protocols, as_seeds, cut, one_search = shares.values()
+    assert protocols < 0.08 < cut
+    # With n seeds of m searches, seeds as units make errors too short by up to sqrt(n / m), one search by far more.
+    differ = searches > 0
+    assert (as_seeds > 0.2) == differ and (one_search > 0.6) == differ
+    assert differ or max(as_seeds, one_search) < 0.08
 
 
 def test_the_control_goes_on_where_it_was_stopped_and_keeps_how_it_is_run(tmp_path, monkeypatch):
@@ -935,7 +966,10 @@ def test_the_controls_command_reads_its_flags(tmp_path, monkeypatch, capsys):
 
 def test_controls_stand_on_the_page_of_results(tmp_path, monkeypatch):
     monkeypatch.setattr(discovery, "names", lambda: [])
-    for name, rows, coarse in (("control", ROWS, False), ("control-coarse", {"one": [FALSE, EQUAL]}, True)):
+    for name, rows, coarse in (
+        ("control", ROWS, False),
+        ("control-coarse", {"one": [control_row([0.0] * 5, width=0.03)]}, True),
+    ):
         (tmp_path / f"{name}.json").write_text(json.dumps(controlled(rows, coarse=coarse)))
     text = pages.made(tmp_path)["README.md"]
     assert (
@@ -943,7 +977,9 @@ def test_controls_stand_on_the_page_of_results(tmp_path, monkeypatch):
     )
     assert "| as the protocol has it | 5 | 1 (20.0 %) | 2 | 2 |" in text
     assert "| without the variance of the search | 5 | 2 (40.0 %) | 2 | 1 |" in text
-    assert "| with grids of a factor of 3.3, whose best trial wins | 2 | 1 (50.0 %) | 1 | 0 |" in text
+    assert "| with grids of a factor of 3.3, whose best trial wins | 1 | 0 (0.0 %) | 1 | 0 | - |" in text
+    assert "intervals are 3.0 times as long (the median of 1 experiments)" in text
+    assert re.search(r"\| with one search for all seeds \| - \| - \| - \| - \| \d+\.\d % \|", text)
     assert "| one | 3 | 0 (0.0 %) | 2 | 1 |" in text and "| other | 2 | 1 (50.0 %) | 0 | 1 |" in text
     (tmp_path / "control-coarse.json").unlink()
     assert "factor of 3.3" not in pages.made(tmp_path)["README.md"]
@@ -960,7 +996,7 @@ def test_controls_are_taken_over_from_their_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "PAGES", there["pages"])
     monkeypatch.setattr(pages, "OVERVIEW", tmp_path / "overview.md")
     monkeypatch.setattr(search, "FOUND", there["tuned"])
-    texts = {name: json.dumps(controlled(ROWS, coarse=name != "control")) for name in pages.CONTROLS}
+    texts = {name: json.dumps(controlled(ROWS, coarse=name != "control")) for name in control_page.CONTROLS}
     for name, text in texts.items():
         (tmp_path / "runs" / name / "control.json").write_text(text)
     assert pages.main([f"--runs={tmp_path / 'runs'}"]) == 0

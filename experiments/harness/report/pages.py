@@ -19,11 +19,11 @@ from typing import Any
 
 from experiments.harness import times
 from experiments.harness.declare import discovery, search
-from experiments.harness.declare.declarations import EQUIVALENT, UNDECIDED, PaperExperiment
+from experiments.harness.declare.declarations import PaperExperiment
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.harness.judge import profiles, replication
 from experiments.harness.judge.verdicts import NOT_REPEATED
-from experiments.harness.report import kept_results, overview, pictures, report, what_to_use
+from experiments.harness.report import control_page, kept_results, overview, pictures, report, what_to_use
 from experiments.harness.report.families import (
     SCORES,
     Content,
@@ -35,13 +35,10 @@ from experiments.harness.report.families import (
 )
 from experiments.harness.report.kept_results import PAGES
 from experiments.harness.run import control
-from experiments.harness.statistics import ALPHA
-from jafl.base.errors import SettingError, require
+from jafl.base.errors import SettingError
 from jafl.config import grid
 
 OVERVIEW = PAGES.parents[1] / "experiments" / "README.md"
-# {name of a control, as of its folder in runs and of its file in docs/results: whether its grids are coarse}.
-CONTROLS = {"control": False, "control-coarse": True}
 PICTURES = "pictures"  # the folder of the pictures in that of the pages
 SETTING = ("Open choices", "Desk size")  # what an experiment's docstring says on its page
 NEAR_CERTAIN = (
@@ -60,7 +57,7 @@ def made(pages: pathlib.Path = PAGES) -> dict[str, str]:
         for content in contents
         if not content.get("replication")
     }
-    controls = _controls({name: pages / f"{name}.json" for name in CONTROLS})
+    controls = control_page.read({name: pages / f"{name}.json" for name in control_page.CONTROLS})
     return {
         "README.md": summary(contents, times.read(pages / times.ALL.name), controls),
         what_to_use.NAME: what_to_use.page(contents, MADE),
@@ -139,7 +136,7 @@ def summary(
     Args:
       contents: of ``verdicts.json``, those of replications among them.
       clocks: {an experiment's page: its ``clock.json``}.
-      controls: {name, as in ``CONTROLS``: of its ``control.json``}, of those that are there.
+      controls: {name, as in ``control_page.CONTROLS``: of its ``control.json``}, of those that are there.
     """
     parts = [
         MADE,
@@ -172,65 +169,16 @@ def summary(
         ]
         parts += ["Decided twice, and differently:", report.markdown([heading, *rows])]
     if controls and "control" in controls:
-        parts += ["## The control", *_told_control(controls["control"], controls.get("control-coarse"))]
+        parts += [
+            "## The control",
+            *control_page.sentences(controls["control"], controls.get("control-coarse")),
+        ]
     if clocks:
         parts += ["## Time", *_told_times(clocks)]
     missing = _not_there(contents)
     if missing:
         parts += ["## Not here yet", report.markdown([["experiment", "of", "why"], *missing])]
     return "\n\n".join(parts) + "\n"
-
-
-def _controls(paths: Mapping[str, pathlib.Path]) -> dict[str, dict[str, Any]]:
-    """{name of a control: its content} of those that are there; SettingError for coarse grids where none should be.
-
-    paths: {name, as in ``CONTROLS``: its file}.
-    """
-    contents = {}
-    for name, path in paths.items():
-        if path.is_file():
-            content = control.read(path)
-            allowed = f"{CONTROLS[name]}, as {name} is the control {'with' if CONTROLS[name] else 'without'} --coarse"
-            require(content["coarse"] == CONTROLS[name], f"coarse of {path}", content["coarse"], allowed)
-            contents[name] = content
-    return contents
-
-
-def _told_control(content: Mapping[str, Any], coarse: Mapping[str, Any] | None) -> list[str]:
-    """How many verdicts are false where a rule is compared with itself, by way of judging and by experiment.
-
-    Args:
-      content: of ``control.json``.
-      coarse: of the control with coarse grids, judged as the protocol has it; None without one.
-    """
-    ways = control.counts(content)
-    protocols = next(iter(control.WAYS))
-    if coarse:
-        grids = f"with grids of a factor of {control.COARSE:g}, whose best trial wins"
-        ways[grids] = control.counts(coarse)[protocols]
-    false, number = control.share(ways[protocols])
-    lengths = [f"{name.replace('_', ' ')} {value:,}" for name, value in content["budget"].items()]
-    heading = ["verdicts", "better or worse", "equivalent", "undecided"]
-    by_way = [[way, *_verdicts_counted(counted)] for way, counted in ways.items()]
-    by_experiment = [[name, *_verdicts_counted({name: own})] for name, own in ways[protocols].items()]
-    return [
-        "A rule was compared with itself, under another name and with grids shifted by half a step, random points by "
-        "half of their ranges, through search, runs and verdict. There is no difference to find: each "
-        '"better" and "worse" is false. As the protocol has '
-        f"it, {false} of {number} verdicts are ({100 * false / max(number, 1):.1f} %; at most {100 * ALPHA:g} % may "
-        f"be{'; ' + ', '.join(lengths) if lengths else ''}). The other rows are as the protocol must not be: without "
-        "more false verdicts there, the control could not fail.",
-        report.markdown([["judged", *heading], *by_way]),
-        "As the protocol has it, by experiment:",
-        report.markdown([["experiment", *heading], *by_experiment]),
-    ]
-
-
-def _verdicts_counted(counted: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """How many verdicts there are, false ones with their share, equivalent and undecided."""
-    false, number = control.share(counted)
-    equal, undecided = (sum(own.get(name, 0) for own in counted.values()) for name in (EQUIVALENT, UNDECIDED))
-    return [str(number), f"{false} ({100 * false / max(number, 1):.1f} %)", str(equal), str(undecided)]
 
 
 def _told_times(clocks: Mapping[str, Any]) -> list[str]:
@@ -416,8 +364,8 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
         for there, here in ((PAGES, draft), (search.FOUND, winners)):
             shutil.copytree(there, here)
         lines = kept_results.take_over(runs, draft, winners)
-        found = {name: runs / name / control.FILE for name in CONTROLS}
-        for name in _controls(found):
+        found = {name: runs / name / control.FILE for name in control_page.CONTROLS}
+        for name in control_page.read(found):
             shutil.copyfile(found[name], draft / f"{name}.json")
             lines.append(f"{found[name]}: taken over")
         names = write(draft)
