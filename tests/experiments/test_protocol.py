@@ -864,7 +864,7 @@ def test_what_the_control_would_find_follows_from_its_variances(searches, seeds)
     assert found.seeds == pytest.approx(seeds, rel=0.1) and found.searches == pytest.approx(
         searches, abs=0.003
     )
-    shares = expected_control.shares(controlled({"one": rows}), draws=500)
+    shares = expected_control.shares(controlled({"one": rows}), draws=300)
     protocols, as_seeds, cut, one_search = shares.values()
     assert protocols < 0.08 < cut
     # With n seeds of m searches, seeds as units make errors too short by up to sqrt(n / m), one search by far more.

@@ -95,7 +95,7 @@ def _of_coarse_grids(content: Mapping[str, Any], coarse: Mapping[str, Any] | Non
         return []
     longer = f"{np.median(ratios):.1f} times as long (the median of {len(ratios)} experiments)"
     return [
-        f"With grids of a factor of {control.COARSE:g} intervals are {longer}. Each search shifts its grid by a random "
-        "part of a step, so that what a coarse grid misses is part of the variance between searches: it costs decided "
-        "verdicts, but makes no false ones."
+        f"With grids of a factor of {control.COARSE:g} intervals are {longer}. Each search shifts its grid by a "
+        "random part of a step, so that what a coarse grid misses is part of the variance between searches: it costs "
+        "decided verdicts, but makes no false ones."
     ]

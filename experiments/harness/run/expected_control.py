@@ -63,24 +63,25 @@ def shares(content: Mapping[str, Any], draws: int = DRAWS) -> dict[str, float]:
     """
     found: dict[str, list[float]] = {}
     for number, rows in enumerate(content["rows"].values()):
-        random = np.random.default_rng(number)
+        random, parts = np.random.default_rng(number), spread(rows)
         for way, changes in {**WAYS, ONE_SEARCH: {"searches": None}}.items():
             searches = 1 if way == ONE_SEARCH else rows[0]["searches"]
-            drawn = [_draw(random, rows, searches) for _ in range(draws)]
+            drawn = [_draw(random, parts, rows, searches) for _ in range(draws)]
             false = [verdicts.judged_again(row, **changes) in (BETTER, WORSE) for row in drawn]
             found.setdefault(way, []).append(float(np.mean(false)))
     return {way: float(np.mean(each)) for way, each in found.items()}
 
 
-def _draw(random: np.random.Generator, rows: Sequence[Mapping[str, Any]], searches: int) -> dict[str, Any]:
+def _draw(
+    random: np.random.Generator, parts: Spread, rows: Sequence[Mapping[str, Any]], searches: int
+) -> dict[str, Any]:
     """A row like those of an experiment, with normal differences of the mean 0."""
-    parts, row = spread(rows), rows[0]
-    count = len(row["differences"])
+    count = len(rows[0]["differences"])
     of_search = random.normal(scale=parts.searches, size=searches)
     differences = random.normal(scale=parts.seeds, size=count) + np.resize(of_search, count)
     changed = {"differences": differences.tolist()}
-    if row.get("sides"):
+    if rows[0].get("sides"):
         # Relative margins are a share of the second arm's mean.
         second = np.full(count, np.mean([each["sides"][1] for each in rows]))
         changed["sides"] = ((second + differences).tolist(), second.tolist())
-    return {**row, **changed}
+    return {**rows[0], **changed}
