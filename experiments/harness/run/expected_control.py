@@ -14,7 +14,7 @@ from experiments.harness.declare.declarations import BETTER, WORSE
 from experiments.harness.judge import verdicts
 from experiments.harness.run.control import WAYS
 
-DRAWS = 200  # of each experiment, for each way of judging
+DRAWS = 400  # of each experiment, for each way of judging
 # One search serves all seeds, each of which is a unit: so it was before version 2 of the protocol.
 ONE_SEARCH = "with one search for all seeds"
 
