@@ -1,12 +1,14 @@
 """Factories in a file of the user's own: ``my_rules.py:fancy(beta=0.5)`` as a rule, a law, a model, a data set."""
 
 import hashlib
+import sys
 
 import jax
 import numpy as np
 import pytest
 
 from jafl.base.errors import SettingError
+from jafl.config.calls import changed_inputs
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 
@@ -131,6 +133,28 @@ def test_a_file_that_has_changed_is_read_again(own):
     before = made(delay="mine.py:slower").schedule.step_time[-1]
     own.write_text(OWN.replace("factor: float = 3.0", "factor: float = 6.0"))
     assert made(delay="mine.py:slower").schedule.step_time[-1] == pytest.approx(2 * before)
+
+
+def test_a_file_imports_what_lies_beside_it_and_no_other_folder_s(own):
+    for folder, factor in (("one", 3.0), ("two", 6.0)):
+        (own.parent / folder / "parts").mkdir(parents=True)
+        (own.parent / folder / "parts" / "__init__.py").write_text("")
+        (own.parent / folder / "parts" / "numbers.py").write_text(f"FACTOR = {factor}")
+        (own.parent / folder / "mine.py").write_text(
+            OWN.replace("factor: float = 3.0", "factor: float = numbers.FACTOR").replace(
+                "import numpy", "from parts import numbers\nimport numpy"
+            )
+        )
+    one, two = (made(delay=f"{folder}/mine.py:slower") for folder in ("one", "two"))
+    assert two.schedule.step_time[-1] == pytest.approx(2 * one.schedule.step_time[-1])
+    assert set(one.inputs) == {"dataset", "delay", "delay/parts/__init__.py", "delay/parts/numbers.py"}
+    assert one.inputs["delay/parts/numbers.py"] == hashlib.sha256(b"FACTOR = 3.0").hexdigest()
+    (own.parent / "one" / "parts" / "numbers.py").write_text("FACTOR = 12.00")
+    changed = made(delay="one/mine.py:slower")
+    assert changed.schedule.step_time[-1] == pytest.approx(4 * one.schedule.step_time[-1])
+    (line,) = changed_inputs(vars(one.settings), one.inputs, changed.inputs)
+    assert line.startswith("delay/parts/numbers.py: the file 'one/parts/numbers.py' held ")
+    assert str(own.parent / "one") not in sys.path
 
 
 @pytest.mark.parametrize(
