@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
+
 from jafl.base import processes
 from jafl.base.errors import check_callback, require
 from jafl.engine.plan.device_memory import Forecast
@@ -20,6 +22,7 @@ from jafl.simulation.not_learning import numbered, warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 
 
+@jax.transfer_guard("allow")  # as ``simulate``
 def simulate_many(
     runs: Sequence[Run],
     *,

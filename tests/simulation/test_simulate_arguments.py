@@ -71,6 +71,15 @@ def test_values_that_jax_traces_are_refused(parts, transform):
         transform(trained)(rate)
 
 
+def test_a_guard_against_transfers_that_are_not_meant_lets_these_pass(parts):
+    run = jafl.Run(**parts)
+    with jax.transfer_guard("disallow"):
+        jafl.simulate(**parts)
+        jafl.simulate_many([run, run])
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"):
+            jax.random.key(0)
+
+
 def test_steps_of_numpy_are_steps(parts):
     history = jafl.simulate(**parts, evaluate_at=np.linspace(0, 12, 4))
     assert [e["server_step"] for e in history.evaluations] == [0, 4, 8, 12]
