@@ -9,6 +9,7 @@ import numpy as np
 
 from jafl.base.errors import check_callback, require, true_or_false
 from jafl.base.given_arrays import as_array
+from jafl.base.paths import check_folder
 from jafl.base.random_keys import check_key, is_key
 from jafl.engine.plan.compatibility import check_types
 from jafl.engine.plan.run import Run
@@ -102,9 +103,12 @@ def check_options(plan: Any, together: Any) -> None:
 
 def as_checkpoints(checkpoints: Any) -> Checkpoints | None:
     """The checkpoints themselves, or those in the folder of this name."""
+    if checkpoints is None:
+        return None
     # A folder is all that most runs need to say.
-    if isinstance(checkpoints, (str, os.PathLike)):
-        return Checkpoints(checkpoints)
-    fits = checkpoints is None or isinstance(checkpoints, Checkpoints)
+    own = Checkpoints(checkpoints) if isinstance(checkpoints, (str, os.PathLike)) else checkpoints
+    fits = isinstance(own, Checkpoints)
     require(fits, "checkpoints", checkpoints, "a folder, or what jafl.Checkpoints(folder) returns")
-    return checkpoints
+    if own.every != 0:
+        check_folder(own.folder, "checkpoints")
+    return own

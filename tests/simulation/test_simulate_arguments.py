@@ -139,6 +139,9 @@ MISTAKES = {
     "checkpoints": [
         (True, "checkpoints is True, but must be a folder, or what jafl.Checkpoints(folder) returns"),
         (3, "checkpoints is 3"),
+        (__file__, "checkpoints is '/", "but cannot be made: Not a directory."),
+        (jafl.Checkpoints(f"{__file__}/below"), "checkpoints is '/", "cannot be made: Not a directory."),
+        ("x" * 256, "folder is 'xxx", "of names of at most 255 bytes, as file systems take them"),
     ],
     "plan": [("waves", "plan is 'waves', but must be what jafl.trip_by_trip or jafl.in_waves returns")],
     "together": [("yes", "together is 'yes', but must be True, False or None")],
@@ -206,6 +209,9 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
         (lambda: jafl.Partition.from_lists({0: [1]}), "lists is {0: [1]}"),
         (lambda: jafl.data.image_source("cifar"), "Did you mean 'cifar10'"),
         (lambda: jafl.plots.png("a.png"), "figure is 'a.png'"),
+        (lambda: jafl.plots.save(None, "x" * 252 + ".png"), "of names of at most 255 bytes"),
+        (lambda: jafl.History.load("x" * 256), "of names of at most 255 bytes"),
+        (lambda: jafl.compilation_cache("x" * 256), "of names of at most 255 bytes"),
         (
             lambda: jafl.rules.staleness.polynomial("half"),
             "exponent of polynomial is 'half', but must be a number",
