@@ -17,8 +17,19 @@ _ALLOWED = 'patterns like "encoder/*", a function of a path, or a tree of bools 
 
 
 def paths(tree: Any) -> list[str]:
-    """The path of each leaf, in the order of ``jax.tree.leaves``: "encoder/layers/0/kernel"."""
-    return [_path(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    """The path of each leaf, in the order of ``jax.tree.leaves``: "encoder/layers/0/kernel".
+
+    SettingError where two leaves have one path.
+    """
+    found = [_path(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    twice = (
+        next((path for path in found if found.count(path) > 1), None)
+        if len(set(found)) < len(found)
+        else None
+    )
+    remedy = "Name one of them without a slash."
+    require(twice is None, "the path of a parameter", twice, "one that no other parameter has", remedy)
+    return found
 
 
 def chosen(params: Any, which: Which) -> set[str]:

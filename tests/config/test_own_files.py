@@ -46,6 +46,17 @@ def writer(num_classes, width: int = 8):
     return jafl.models.causal_transformer(num_classes, layers=1, width=width, heads=2)
 
 
+class TwoOfOneName(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        kernel = self.param("dense/kernel", nn.initializers.zeros, (x.shape[-1], 2))
+        return x @ kernel + nn.Dense(2, name="dense")(x)
+
+
+def two_of_one_name(num_classes):
+    return jafl.models.Model(TwoOfOneName())
+
+
 def halves(examples: int = 60):
     x = np.arange(examples * 2, dtype=np.float32).reshape(examples, 2)
     y = np.arange(examples, dtype=np.int32) % 2
@@ -178,6 +189,7 @@ def test_a_file_imports_what_lies_beside_it_and_no_other_folder_s(own):
             "mine.py:number",
             "dataset is 'mine.py:number', but must be a function that returns a jafl.Source",
         ),
+        ("model", "mine.py:two_of_one_name", "the path of a parameter is 'dense/kernel'"),
         ("delay", "mine.py:number", "delay is 3, but must be"),
         ("dropout", "mine.py:number", "dropout is 3, but must be a jafl.Dropout"),
         ("delay", "once_per_client(mine.py:slower)", "Python's parser says"),
