@@ -300,6 +300,8 @@ def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
         texts = items(name, settings[name]) if settings.get(name) else []
         for each in filter(own_name, texts):
             found[name] = place = file_of(own_name(each))
+            with contextlib.suppress(SettingError):  # of a file that is not there; whoever needs it says so
+                grammar(name).factory(own_name(each))
             found |= {f"{name}/{file}": place.parent / file for file in imports_of(place)}
         for call in [] if name in LISTS or not texts else all_calls(grammar(name).read(settings[name])):
             for argument, path in call.arguments.items():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jafl.base.errors import SettingError
-from jafl.config.calls import changed_inputs
+from jafl.config import reading
+from jafl.config.calls import changed_inputs, files
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 
@@ -166,6 +167,10 @@ def test_a_file_imports_what_lies_beside_it_and_no_other_folder_s(own):
     (line,) = changed_inputs(vars(one.settings), one.inputs, changed.inputs)
     assert line.startswith("delay/parts/numbers.py: the file 'one/parts/numbers.py' held ")
     assert str(own.parent / "one") not in sys.path
+    reading._RUN.clear()  # as in another process
+    assert {each for each in files(vars(one.settings)) if "/" in each} == {
+        each for each in one.inputs if "/" in each
+    }
 
 
 @pytest.mark.parametrize(
