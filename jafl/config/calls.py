@@ -302,7 +302,7 @@ def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
             found[name] = place = file_of(own_name(each))
             with contextlib.suppress(SettingError):  # of a file that is not there; whoever needs it says so
                 grammar(name).factory(own_name(each))
-            found |= {f"{name}/{file}": place.parent / file for file in imports_of(place)}
+            found |= {f"{name}/{file}": place.resolve().parent / file for file in imports_of(place)}
         for call in [] if name in LISTS or not texts else all_calls(grammar(name).read(settings[name])):
             for argument, path in call.arguments.items():
                 if path is None or not is_file(grammar(name).hints(call.name).get(argument, Any)):

@@ -165,8 +165,12 @@ def test_a_file_imports_what_lies_beside_it_and_no_other_folder_s(own):
     changed = made(delay="one/mine.py:slower")
     assert changed.schedule.step_time[-1] == pytest.approx(4 * one.schedule.step_time[-1])
     (line,) = changed_inputs(vars(one.settings), one.inputs, changed.inputs)
-    assert line.startswith("delay/parts/numbers.py: the file 'one/parts/numbers.py' held ")
+    assert line.startswith(f"delay/parts/numbers.py: the file '{own.parent}/one/parts/numbers.py' held ")
     assert str(own.parent / "one") not in sys.path
+    (own.parent / "link.py").symlink_to(
+        own.parent / "one" / "mine.py"
+    )  # its folder is that of the file itself
+    assert made(delay="link.py:slower").inputs == changed.inputs
     reading._RUN.clear()  # as in another process
     assert {each for each in files(vars(one.settings)) if "/" in each} == {
         each for each in one.inputs if "/" in each
