@@ -1,6 +1,7 @@
 """The reader of calls: what a text says, by Python's own parser, of the arguments that factories have."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -52,9 +53,8 @@ def file_of(name: str) -> pathlib.Path:
 
 # {file of the user's own: (its module, {each file that was run for it: its content})}
 _RUN: dict[pathlib.Path, tuple[types.ModuleType, dict[pathlib.Path, bytes]]] = {}
-_BESIDE: dict[
-    str, pathlib.Path
-] = {}  # {module that the file run last has imported from its folder: its file}
+# {module that the file run last has imported from its folder: its file}
+_BESIDE: dict[str, pathlib.Path] = {}
 
 
 def imports_of(path: pathlib.Path) -> list[str]:
@@ -84,7 +84,8 @@ def _module(path: pathlib.Path, content: bytes) -> types.ModuleType:
         # Python itself reads the bytes: UTF-8 unless the file says another encoding, whatever the locale is.
         exec(compile(content, str(path), "exec"), vars(module))
     finally:
-        sys.path.remove(str(place.parent))
+        with contextlib.suppress(ValueError):  # the file may have changed it
+            sys.path.remove(str(place.parent))
         _BESIDE.update(_imported_from(place.parent, set(sys.modules) - before))
     _RUN[place] = module, {place: content, **{each: each.read_bytes() for each in _BESIDE.values()}}
     return module

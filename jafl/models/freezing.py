@@ -4,6 +4,7 @@ What goes to the other side leaves no key in a dict; in every other container No
 """
 
 import fnmatch
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,11 +23,7 @@ def paths(tree: Any) -> list[str]:
     SettingError where two leaves have one path.
     """
     found = [_path(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
-    twice = (
-        next((path for path in found if found.count(path) > 1), None)
-        if len(set(found)) < len(found)
-        else None
-    )
+    twice = next((path for path, after in itertools.pairwise(sorted(found)) if path == after), None)
     remedy = "Name one of them without a slash."
     require(twice is None, "the path of a parameter", twice, "one that no other parameter has", remedy)
     return found

@@ -25,7 +25,7 @@ from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import Specification
 
 
-@jax.transfer_guard("allow")  # a guard of the caller's finds what he did not mean: this is meant
+@jax.transfer_guard("allow")  # such a guard is for transfers that nobody means, and these are meant
 def simulate(
     schedule: EventSchedule,
     federation: Federation,
