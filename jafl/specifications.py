@@ -340,6 +340,8 @@ def _is_specification(value: Any) -> bool:
 
 def _is_data(leaf: Any) -> bool:
     """Whether a part of an argument can be data of the compiled program."""
+    if isinstance(leaf, (bool, np.bool_)):  # as in a mask, by which the factory decides
+        return False
     return isinstance(leaf, (Specification, float, int, np.ndarray, np.number, jax.Array)) or hasattr(
         leaf, "dtype"
     )

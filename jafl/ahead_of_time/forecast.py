@@ -113,6 +113,7 @@ class Known:
         return self._measured[key]
 
 
+@jax.transfer_guard("allow")  # as ``simulate``
 def forecast(
     subject: Any,
     topology_name: str = "v5e:1x1",

@@ -4,7 +4,7 @@ import os
 import pathlib
 
 from jafl.base.errors import require
-from jafl.base.paths import in_home
+from jafl.base.paths import given_path
 
 LEAST_SECONDS = (
     0.2  # of compiling, for a program to be kept; JAX's own default, 1, leaves out most of a small run's
@@ -35,7 +35,7 @@ def compilation_cache(folder: str | os.PathLike[str] | None = None) -> pathlib.P
     if folder is None and named:  # JAX has read it, and the variables beside it, by itself
         return pathlib.Path(named)
     caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = caches / "jafl" if folder is None else in_home(folder)
+    path = caches / "jafl" if folder is None else given_path(folder, "a folder", "folder")
     require(not path.is_file(), "folder", str(path), "a folder, or a path where there is nothing yet")
     jax.config.update("jax_compilation_cache_dir", str(path))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:

@@ -1,6 +1,7 @@
 """How a setting is refused, and the checks that refuse it."""
 
 import difflib
+import inspect
 import numbers
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeGuard, TypeVar
@@ -65,6 +66,20 @@ def require(condition: Any, setting: str, value: Any, allowed: str, remedy: str 
     """Raises SettingError unless ``condition`` holds."""
     if not condition:
         raise refusal(setting, value, allowed, remedy)
+
+
+def check_callback(setting: str, callback: Any, *arguments: str) -> None:
+    """Raises SettingError unless ``callback`` is None or a function that can be called with these arguments."""
+    if callback is None:
+        return
+    allowed = f"a function, called as {setting}({', '.join(arguments)})"
+    require(callable(callback), setting, callback, allowed)
+    try:
+        inspect.signature(callback).bind(*arguments)
+    except TypeError as error:
+        raise refusal(setting, callback, allowed, f"It cannot be: {error}.") from None
+    except ValueError:  # some functions that are written in C do not say what they take
+        return
 
 
 LARGEST_SEED = 2**32 - 1  # JAX's random keys take no more without float64

@@ -10,6 +10,7 @@ could not be written, or a picture could not be drawn, 130 interrupted.
 
 import errno
 import functools
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -379,6 +380,9 @@ def start() -> None:
 
     def parse(arguments: list[str]) -> list[str]:
         keep_going_without_readers()
+        # Nothing here asks for them: guards against transfers that are not meant, and what draws in windows.
+        for name in [each for each in os.environ if each.startswith(("JAX_TRANSFER_GUARD", "MPLBACKEND"))]:
+            del os.environ[name]
         flags.FLAGS.mark_as_parsed()  # all but absl's own flags are the command's, which are not among these
 
         def keep() -> int:

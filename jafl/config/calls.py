@@ -14,7 +14,7 @@ from jafl.base import checksums
 from jafl.base.errors import SettingError
 from jafl.base.paths import in_home
 from jafl.config.grammar import Grammar
-from jafl.config.reading import file_of, own_name
+from jafl.config.reading import file_of, imports_of, own_name
 from jafl.config.values import Call, all_calls, copied, is_file, items
 from jafl.records import EventSchedule
 from jafl.schedule import delays, dropout
@@ -291,13 +291,18 @@ def flattened(settings: Mapping[str, Any], names: Collection[str] = CALLS) -> di
 def files(settings: Mapping[str, Any]) -> dict[str, pathlib.Path]:
     """{setting.argument: path} of the files that the calls among a run's settings read; in a folder argument/file.
 
+    What a file of the user's own has imported from its folder is setting/file.
+
     Of several arguments of one name, the second is ``delay.path[1]``, the third ``delay.path[2]``.
     """
     found: dict[str, pathlib.Path] = {}
     for name in CALLS:
         texts = items(name, settings[name]) if settings.get(name) else []
         for each in filter(own_name, texts):
-            found[name] = file_of(own_name(each))
+            found[name] = place = file_of(own_name(each))
+            with contextlib.suppress(SettingError):  # of a file that is not there; whoever needs it says so
+                grammar(name).factory(own_name(each))
+            found |= {f"{name}/{file}": place.resolve().parent / file for file in imports_of(place)}
         for call in [] if name in LISTS or not texts else all_calls(grammar(name).read(settings[name])):
             for argument, path in call.arguments.items():
                 if path is None or not is_file(grammar(name).hints(call.name).get(argument, Any)):
@@ -358,7 +363,9 @@ def changed_inputs(
         old, new = before.get(what), now.get(what)
         if old == new:
             continue
-        where = f"the file {str(paths[what])!r}" if what in paths else f"the data set {settings.get(DATA)!r}"
+        is_data = what == DATA and what not in paths
+        where = "the data set" if is_data else "the file"
+        name = settings.get(DATA) if is_data else str(paths.get(what, what.partition("/")[2]))
         held, holds = (f"{each[:SHOWN]}..." if each else "nothing" for each in (old, new))
-        lines.append(f"{what}: {where} held {held}, and holds {holds} (SHA-256)")
+        lines.append(f"{what}: {where} {name!r} held {held}, and holds {holds} (SHA-256)")
     return lines

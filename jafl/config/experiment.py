@@ -25,6 +25,7 @@ from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.models import Model, server_gradient
+from jafl.models.freezing import paths
 from jafl.records import EventSchedule, History
 from jafl.records.stopping import StopWhen, better_values, check_measured
 from jafl.rules.decomposition import decomposed
@@ -157,6 +158,7 @@ def make_experiment(
     shapes = loaded.initial(
         "shapes", model, settings, source, lambda: jax.eval_shape(model.init, init_key, source.x[:1])
     )
+    paths(shapes)  # the names under which they are written when all is trained
     work = make_client_work(settings, model, planned.correction)
     downloaded, uploaded = exchanged_bytes(planned, work.build(), shapes, len(federation.num_examples))
     with stopwatch.part("schedule"):

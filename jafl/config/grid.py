@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jafl.base.errors import SettingError, refusal, require
+from jafl.base.paths import LONGEST_NAME
 from jafl.config import calls
 from jafl.config.settings import KINDS, TYPES, Settings, is_setting, nearest
 from jafl.config.values import items, split
 
-LONGEST_NAME = 255  # bytes of a file name, on most file systems
 ELSEWHERE = ("algorithm", "seed")
 NONE = ("none", "null")
 
@@ -79,10 +79,14 @@ def product(sweep: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     conditions = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
     for condition in conditions:
-        name = folder(condition)
-        fits = len(name.encode()) <= LONGEST_NAME
-        require(fits, "sweep", name, f"short enough for a folder of at most {LONGEST_NAME} bytes")
+        _check_length("sweep", folder(condition))
     return conditions
+
+
+def _check_length(setting: str, name: str) -> None:
+    """Raises SettingError for the name of a folder that file systems do not take."""
+    allowed = f"short enough for a folder of at most {LONGEST_NAME} bytes"
+    require(len(name.encode()) <= LONGEST_NAME, setting, name, allowed)
 
 
 def folder(condition: Mapping[str, Any]) -> str:
@@ -168,6 +172,8 @@ def algorithm_arms(settings: Settings) -> dict[str, dict[str, Any]]:
     require(len(set(texts)) == len(texts), "algorithm", settings.algorithm, "a list without repetitions")
     names = [calls.bare_name(calls.grammar("algorithm").read(text).name) for text in texts]
     labels = [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
+    for label in labels:
+        _check_length("the folder of an algorithm", run_folder(label, 2**32))
     return {label: {"algorithm": text} for label, text in zip(labels, texts, strict=True)}
 
 
@@ -199,8 +205,7 @@ def check_arms(arms: Arms, overrides: Sequence[Override] = ()) -> None:
     require(arms, "arms", dict(arms), "{label: settings}, at least one")
     for label, own in arms.items():
         require(label and label == label.strip(), "a label of arms", label, "text without spaces around it")
-        fits = len(run_folder(label, 0).encode()) < LONGEST_NAME - len(str(2**32))
-        require(fits, "a label of arms", label, f"short enough for a folder of at most {LONGEST_NAME} bytes")
+        _check_length("the folder of a label of arms", run_folder(label, 2**32))
         if "seed" in own:
             message = f"The arm {label!r} sets seed, which is the same for all arms."
             raise SettingError(message, setting="seed")

@@ -1,6 +1,7 @@
 """The reader of calls: what a text says, by Python's own parser, of the arguments that factories have."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -50,16 +51,55 @@ def file_of(name: str) -> pathlib.Path:
     return in_home(name.rpartition(":")[0])
 
 
-@functools.cache
+# {file of the user's own: (its module, {each file that was run for it: its content})}
+_RUN: dict[pathlib.Path, tuple[types.ModuleType, dict[pathlib.Path, bytes]]] = {}
+# {module that the file run last has imported from its folder: its file}
+_BESIDE: dict[str, pathlib.Path] = {}
+
+
+def imports_of(path: pathlib.Path) -> list[str]:
+    """What a file of the user's own, which has been run, imported from its folder: names of files, from there."""
+    folder = path.resolve().parent
+    _, contents = _RUN.get(path.resolve(), (None, {}))
+    return [str(each.relative_to(folder)) for each in contents if each != path.resolve()]
+
+
 def _module(path: pathlib.Path, content: bytes) -> types.ModuleType:
-    """The file as a module, under a name that no other content has."""
+    """The file as a module, under a name that no other content has; run again where what it reads has changed."""
+    place = path.resolve()
+    module, contents = _RUN.get(place, (None, {}))
+    if module and all(each.is_file() and each.read_bytes() == then for each, then in contents.items()):
+        return module
     digest = hashlib.sha256(f"{path}\n".encode() + content).hexdigest()
     module = types.ModuleType(f"{path.stem}-{digest[:12]}")
     module.__file__ = str(path)
+    for name in _BESIDE:  # another folder may have others of these names, and this one others than before
+        sys.modules.pop(name, None)
+    _BESIDE.clear()
+    before = set(sys.modules)
     sys.modules[module.__name__] = module  # where dataclasses, which Flax's modules are, look their types up
-    # Python itself reads the bytes: UTF-8 unless the file says another encoding, whatever the locale is.
-    exec(compile(content, str(path), "exec"), vars(module))
+    # As for a script, but not for good: what functions import later would be in no digest of what a run has read.
+    sys.path.insert(0, str(place.parent))
+    try:
+        # Python itself reads the bytes: UTF-8 unless the file says another encoding, whatever the locale is.
+        exec(compile(content, str(path), "exec"), vars(module))
+    finally:
+        with contextlib.suppress(ValueError):  # the file may have changed it
+            sys.path.remove(str(place.parent))
+        _BESIDE.update(_imported_from(place.parent, set(sys.modules) - before))
+    _RUN[place] = module, {place: content, **{each: each.read_bytes() for each in _BESIDE.values()}}
     return module
+
+
+def _imported_from(folder: pathlib.Path, names: Collection[str]) -> dict[str, pathlib.Path]:
+    """{name: file} of those modules that lie in the folder, and not in a library's folder below it."""
+    found = {}
+    for name in sorted(names):
+        path, top = pathlib.Path(getattr(sys.modules[name], "__file__", None) or ""), name.partition(".")[0]
+        lies_here = path.is_relative_to(folder) and path.relative_to(folder).parts[0].partition(".")[0] == top
+        if lies_here and top != "jafl":
+            found[name] = path
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

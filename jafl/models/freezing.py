@@ -4,6 +4,7 @@ What goes to the other side leaves no key in a dict; in every other container No
 """
 
 import fnmatch
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +18,15 @@ _ALLOWED = 'patterns like "encoder/*", a function of a path, or a tree of bools 
 
 
 def paths(tree: Any) -> list[str]:
-    """The path of each leaf, in the order of ``jax.tree.leaves``: "encoder/layers/0/kernel"."""
-    return [_path(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    """The path of each leaf, in the order of ``jax.tree.leaves``: "encoder/layers/0/kernel".
+
+    SettingError where two leaves have one path.
+    """
+    found = [_path(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    twice = next((path for path, after in itertools.pairwise(sorted(found)) if path == after), None)
+    remedy = "Name one of them without a slash."
+    require(twice is None, "the path of a parameter", twice, "one that no other parameter has", remedy)
+    return found
 
 
 def chosen(params: Any, which: Which) -> set[str]:

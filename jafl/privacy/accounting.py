@@ -26,7 +26,7 @@ ROUNDED = (
     "than the clip norm; weights count as they are rounded. Masks and their secrecy are simulated: their seed is the "
     "run's, which is public. The noise does not depend on it."
 )
-_LARGEST_NOISE = 1e30  # what 32 bits hold, with room
+_LEAST_NOISE, _LARGEST_NOISE = 1e-30, 1e30  # what 32 bits hold, with room
 
 
 class Sensitivities(NamedTuple):
@@ -204,7 +204,8 @@ def account(
         noise = float(noise_multiplier)
     else:
         noise = noise_for(sensitivity, epsilon, delta, epsilon_reading)
-    _check_noise(noise * clip_norm * sensitivity.unit if noise else 0.0, epsilon)
+    if noise:
+        _check_noise(noise * clip_norm * sensitivity.unit, epsilon)
 
     def epsilons(squared: Any) -> np.ndarray:
         return epsilon_of(_over(np.sqrt(squared), noise), delta)
@@ -266,7 +267,8 @@ def noise_for(found: Sensitivities, epsilon: float, delta: float, epsilon_readin
 def _over(sensitivity: np.ndarray, noise: float) -> np.ndarray:
     """How many standard deviations of the noise; infinite without noise, but 0 for who has no trip."""
     sensitivity = np.asarray(sensitivity, np.float64)
-    return sensitivity / noise if noise else np.where(sensitivity > 0, np.inf, 0.0)
+    with np.errstate(over="ignore"):  # so little noise is as none
+        return sensitivity / noise if noise else np.where(sensitivity > 0, np.inf, 0.0)
 
 
 def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, epsilon_reading: str) -> str | None:
@@ -285,11 +287,13 @@ def _check_numbers(clip_norm: Any, noise_multiplier: Any, epsilon: Any, epsilon_
 
 def _check_noise(deviation: float, epsilon: float | None) -> None:
     """Raises SettingError for noise that numbers of 32 bits do not hold."""
-    if deviation < _LARGEST_NOISE:
+    if _LEAST_NOISE <= deviation < _LARGEST_NOISE:
         return
     if epsilon is None:
-        raise refusal("the standard deviation of the noise", deviation, f"below {_LARGEST_NOISE:g}")
-    remedy = f"Its noise would have a standard deviation of {deviation:.3g}: take a larger epsilon or delta."
+        allowed = f"0, or from {_LEAST_NOISE:g} to below {_LARGEST_NOISE:g}"
+        raise refusal("the standard deviation of the noise", deviation, allowed)
+    other = "smaller epsilon" if deviation < _LEAST_NOISE else "larger epsilon or delta"
+    remedy = f"Its noise would have a standard deviation of {deviation:.3g}: take a {other}."
     raise refusal("epsilon", epsilon, "one that can be met with numbers of 32 bits", remedy)
 
 

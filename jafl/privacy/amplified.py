@@ -7,6 +7,7 @@ holds for asynchronous arrivals: who is slow cannot be drawn (FedBuff, section 3
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from jafl.specifications import Specification, as_specification
 # Noise multipliers between which one is looked for.
 _LEAST, _MOST = 0.05, 1e6
 _LITTLE_NOISE = 0.5
+_MOST_NOISE = 1e150  # whose square the accountant can take
 # Of privacy losses; the accountant takes the exponential of it, and overflows at 709.
 _LARGEST_INTERVAL = 100.0
 _PRECISION = 1e-4  # relative
@@ -59,13 +61,15 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
         from dp_accounting import pld
 
     # A client that may take part in a round is hidden at least as well as one that does in each.
-    in_each_round = float(epsilon_of(np.sqrt(rounds) / noise_multiplier, delta))
+    noise_multiplier = float(noise_multiplier)
+    in_each_round = float(epsilon_of(math.sqrt(rounds) / noise_multiplier, delta))
     # Privacy losses grow with the inverse square of the noise, and so does what may be rounded up.
-    interval = 1e-4 * max(1.0, (_LITTLE_NOISE / noise_multiplier) ** 2)
-    if interval > _LARGEST_INTERVAL:
+    share = max(1.0, _LITTLE_NOISE / noise_multiplier)
+    interval = 1e-4 * share * share  # infinite where it is too large, and no error as by **
+    if interval > _LARGEST_INTERVAL or noise_multiplier > _MOST_NOISE:
         return in_each_round
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, interval)
-    accountant.compose(_event(dp_accounting, float(noise_multiplier), float(sampling_rate), int(rounds)))
+    accountant.compose(_event(dp_accounting, noise_multiplier, float(sampling_rate), int(rounds)))
     return min(float(accountant.get_epsilon(delta)), in_each_round)
 
 

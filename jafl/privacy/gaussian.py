@@ -16,6 +16,7 @@ from jafl.base.errors import is_number, real_number, require
 TOLERANCE = 1e-12
 _MOST_ROUNDS = 200
 _FEW_DEVIATIONS = 1e-4
+_MOST_DEVIATIONS = 1e150  # whose square, and so epsilon, is a float
 
 
 def check_delta(delta: float) -> float:
@@ -85,7 +86,7 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
 
     Returns:
       Floats of the same shape, to 1e-12; 0 where ``delta`` alone pays for all that an observer can learn, as for a
-      client without a trip; infinite where ``deviations`` is.
+      client without a trip; infinite where ``deviations`` is, or is above 1e150.
 
     Raises:
       SettingError: for a delta outside (0, 1), or deviations below 0.
@@ -98,8 +99,8 @@ def epsilon_of(deviations: np.ndarray | float, delta: float) -> np.ndarray:
     ratios = np.asarray(deviations, np.float64)
     require((ratios >= 0).all(), "deviations", ratios, "at least 0")
     different, where = np.unique(ratios, return_inverse=True)
-    epsilons = np.where(np.isinf(different), np.inf, 0.0)
-    open_ = np.isfinite(different) & (different > 0)
+    epsilons = np.where(different > _MOST_DEVIATIONS, np.inf, 0.0)
+    open_ = (different > 0) & (different <= _MOST_DEVIATIONS)
     open_[open_] = _log_delta(np.zeros(open_.sum()), different[open_]) > log_delta
     if open_.any():
         epsilons[open_] = _roots(different[open_], log_delta)

@@ -42,7 +42,11 @@ def steps_within(
         "Give exactly one of them: after how many server steps, or after how many client trips, the run stops.",
     )
     if server_steps is not None:
-        return whole_number("server_steps", server_steps, 1)
+        steps = whole_number("server_steps", server_steps, 1)
+        allowed = f"such that there are below 2**31 trips, not {steps:,} server steps of {trips_per_step:,}"
+        remedy = f"Lower server_steps or {setting}."
+        require(steps * trips_per_step < 2**31, "server_steps", steps, allowed, remedy)
+        return steps
     client_trips = whole_number("client_trips", client_trips, 1)
     require(
         client_trips >= trips_per_step,

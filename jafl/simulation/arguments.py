@@ -1,14 +1,15 @@
 """Whether the arguments of ``jafl.simulate`` are of the kinds that they must be, said before anything is made."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from jafl.base.errors import require, true_or_false
+from jafl.base.errors import check_callback, require, true_or_false
 from jafl.base.given_arrays import as_array
+from jafl.base.paths import check_folder
 from jafl.base.random_keys import check_key, is_key
 from jafl.engine.plan.compatibility import check_types
 from jafl.engine.plan.run import Run
@@ -80,6 +81,8 @@ def check_evaluators(evaluators: Any) -> None:
     allowed = "{name: function of params that returns {metric: number}}"
     fits = isinstance(evaluators, Mapping) and all(map(callable, evaluators.values()))
     require(fits, "evaluators", evaluators, allowed)
+    for name, evaluator in evaluators.items():
+        check_callback(f"evaluators[{name!r}]", evaluator, "params")
 
 
 def check_evaluate_at(steps: Any) -> None:
@@ -88,12 +91,6 @@ def check_evaluate_at(steps: Any) -> None:
     # A text is a series of characters, and never what was meant.
     fits = steps is None or (isinstance(steps, Iterable) and not isinstance(steps, (str, bytes)))
     require(fits, "evaluate_at", steps, "a list of server steps", remedy)
-
-
-def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
-    """Raises SettingError for one that cannot be called."""
-    for name, callback in callbacks.items():
-        require(callback is None or callable(callback), name, callback, "a function, or None")
 
 
 def check_options(plan: Any, together: Any) -> None:
@@ -106,9 +103,12 @@ def check_options(plan: Any, together: Any) -> None:
 
 def as_checkpoints(checkpoints: Any) -> Checkpoints | None:
     """The checkpoints themselves, or those in the folder of this name."""
+    if checkpoints is None:
+        return None
     # A folder is all that most runs need to say.
-    if isinstance(checkpoints, (str, os.PathLike)):
-        return Checkpoints(checkpoints)
-    fits = checkpoints is None or isinstance(checkpoints, Checkpoints)
+    own = Checkpoints(checkpoints) if isinstance(checkpoints, (str, os.PathLike)) else checkpoints
+    fits = isinstance(own, Checkpoints)
     require(fits, "checkpoints", checkpoints, "a folder, or what jafl.Checkpoints(folder) returns")
-    return checkpoints
+    if own.every != 0:
+        check_folder(own.folder, "checkpoints")
+    return own

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base import array_files, checksums, processes
-from jafl.base.errors import SettingError, require, whole_number
+from jafl.base.errors import SettingError, check_callback, require, whole_number
 from jafl.base.extras import importing, require_library
 from jafl.base.paths import by_plain_name, given_path
 from jafl.base.random_keys import as_words, is_key
@@ -79,7 +79,8 @@ class Checkpoints:
         checkpoints are removed.
       before_save: called before a checkpoint is written; what it raises ends the run.
 
-    Raises SettingError if ``every`` is not a whole number of at least 0, or orbax-checkpoint is not installed.
+    Raises SettingError if ``every`` is not a whole number of at least 0, a function cannot be called as above, or
+    orbax-checkpoint is not installed.
     """
 
     def __init__(
@@ -99,6 +100,9 @@ class Checkpoints:
         if self.every != 0:
             require_library("orbax")
         self._configuration = dict(configuration or {})
+        check_callback("on_restore", on_restore, "saved")
+        check_callback("on_trouble", on_trouble, "sentence")
+        check_callback("before_save", before_save)
         self.on_restore, self.on_trouble = on_restore, on_trouble or warnings.warn
         self._refuse, self._before_save = refuse, before_save
         self._identity: dict[str, Any] = {}

@@ -122,8 +122,8 @@ def why_not_learned(run: Run, history: History, names: RateNames | None = None) 
     return " ".join(judgement.text for judgement in judge(run, history, names)) or None
 
 
-def warn(message: str | None, stacklevel: int = 3) -> None:
-    """Issues a ``NotLearningWarning``, unless ``message`` is None."""
+def warn(message: str | None, stacklevel: int = 4) -> None:
+    """Issues a ``NotLearningWarning``, unless it is None; by default above ``simulate`` and its decorator."""
     if message:
         warnings.warn(message, NotLearningWarning, stacklevel=stacklevel)
 

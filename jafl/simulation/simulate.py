@@ -7,12 +7,13 @@ from typing import Any
 import jax
 
 from jafl.base import processes
+from jafl.base.errors import check_callback
 from jafl.data import Federation
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
-from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
+from jafl.simulation.arguments import as_checkpoints, check_options, check_run
 from jafl.simulation.checkpoints import Checkpoints, saved_plan
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
@@ -24,6 +25,7 @@ from jafl.simulation.run_state import evaluation_steps
 from jafl.specifications import Specification
 
 
+@jax.transfer_guard("allow")  # such a guard is for transfers that nobody means, and these are meant
 def simulate(
     schedule: EventSchedule,
     federation: Federation,
@@ -112,7 +114,9 @@ def simulate(
     # All arguments are checked before any is used: planning and compiling may take minutes.
     check_run(run)
     check_options(plan, together)
-    check_callbacks(on_evaluation=on_evaluation, on_progress=on_progress, should_stop=should_stop)
+    check_callback("on_evaluation", on_evaluation, "evaluation", "params")
+    check_callback("on_progress", on_progress, "server_step")
+    check_callback("should_stop", should_stop)
     # Once: an iterator can be read only once, and evaluations are asked for in several places.
     run = run._replace(evaluate_at=evaluation_steps(run))
     own_checkpoints = as_checkpoints(checkpoints)

@@ -4,12 +4,14 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
+
 from jafl.base import processes
-from jafl.base.errors import require
+from jafl.base.errors import check_callback, require
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.run import Run
 from jafl.records import History, Params
-from jafl.simulation.arguments import as_checkpoints, check_callbacks, check_options, check_run
+from jafl.simulation.arguments import as_checkpoints, check_options, check_run
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
@@ -20,6 +22,7 @@ from jafl.simulation.not_learning import numbered, warn, why_not_learned
 from jafl.simulation.run_state import evaluation_steps
 
 
+@jax.transfer_guard("allow")  # as ``simulate``
 def simulate_many(
     runs: Sequence[Run],
     *,
@@ -72,13 +75,11 @@ def simulate_many(
       stacking.GroupTooLarge: a SettingError, if they do not fit into the device's memory together.
     """
     runs = _checked(runs)
-    check_callbacks(
-        on_evaluation=on_evaluation,
-        on_end=on_end,
-        on_memory=on_memory,
-        on_progress=on_progress,
-        should_stop=should_stop,
-    )
+    check_callback("on_evaluation", on_evaluation, "run", "evaluation", "params")
+    check_callback("on_end", on_end, "run", "outcome")
+    check_callback("on_memory", on_memory, "forecast")
+    check_callback("on_progress", on_progress, "server_step")
+    check_callback("should_stop", should_stop)
     # Plans are not the caller's here: runs of a group need plans that fit each other.
     check_options(None, together)
     own_checkpoints = as_checkpoints(checkpoints)

@@ -147,6 +147,10 @@ ROWS = {
     "delay a class": (asynchronous(delay=jafl.delays.constant), "delay is ... a law of jafl.delays"),
     "steps 1.5": (asynchronous(server_steps=1.5), "server_steps is 1.5 ... a whole number"),
     "steps beyond 32 bits": (asynchronous(server_steps=2**31), "server_steps is 2147483648 ... below 2**31"),
+    "trips beyond 32 bits": (
+        asynchronous(num_clients=2**20, concurrency=2**10, buffer_size=2**10, server_steps=2**21),
+        "server_steps is 2097152 ... below 2**31 trips, not 2,097,152 server steps of 1,024 ... Lower server_steps or buffer_size",
+    ),
     "restart": (asynchronous(restart="later"), "restart is 'later' ... one of"),
     "too stale": (asynchronous(staleness_limit=1, too_stale="wate"), "too_stale is 'wate' ... 'wait'"),
     "wait without a limit": (asynchronous(too_stale="wait"), "staleness_limit is None ... given where too_stale"),

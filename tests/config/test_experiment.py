@@ -3,6 +3,7 @@
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
+from jafl.base.errors import SettingError
 from jafl.config.experiment import Experiment, make_experiments
 from jafl.config.settings import Settings
 
@@ -28,3 +29,9 @@ def test_other_evaluators_take_their_place_and_none_are_none(experiment):
     for evaluators in (own, {}):
         evaluation = experiment.simulate(evaluators=evaluators).evaluations[-1]
         assert not {"test_accuracy", "train_accuracy"} & set(evaluation)
+
+
+def test_algorithms_whose_texts_are_too_long_for_a_folder_are_refused():
+    one = f"fedbuff(staleness_weight=polynomial(exponent=0.{'1' * 230}))"
+    with pytest.raises(SettingError, match=r"the folder of an algorithm is 'fedbuff.* at most 255 bytes"):
+        make_experiments(Settings(algorithm=f"{one},fedbuff", client_trips=20))

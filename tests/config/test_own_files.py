@@ -1,12 +1,15 @@
 """Factories in a file of the user's own: ``my_rules.py:fancy(beta=0.5)`` as a rule, a law, a model, a data set."""
 
 import hashlib
+import sys
 
 import jax
 import numpy as np
 import pytest
 
 from jafl.base.errors import SettingError
+from jafl.config import reading
+from jafl.config.calls import changed_inputs, files
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
 
@@ -42,6 +45,17 @@ def small(num_classes, width: int = 4):
 
 def writer(num_classes, width: int = 8):
     return jafl.models.causal_transformer(num_classes, layers=1, width=width, heads=2)
+
+
+class TwoOfOneName(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        kernel = self.param("dense/kernel", nn.initializers.zeros, (x.shape[-1], 2))
+        return x @ kernel + nn.Dense(2, name="dense")(x)
+
+
+def two_of_one_name(num_classes):
+    return jafl.models.Model(TwoOfOneName())
 
 
 def halves(examples: int = 60):
@@ -133,6 +147,36 @@ def test_a_file_that_has_changed_is_read_again(own):
     assert made(delay="mine.py:slower").schedule.step_time[-1] == pytest.approx(2 * before)
 
 
+def test_a_file_imports_what_lies_beside_it_and_no_other_folder_s(own):
+    for folder, factor in (("one", 3.0), ("two", 6.0)):
+        (own.parent / folder / "parts").mkdir(parents=True)
+        (own.parent / folder / "parts" / "__init__.py").write_text("")
+        (own.parent / folder / "parts" / "numbers.py").write_text(f"FACTOR = {factor}")
+        (own.parent / folder / "mine.py").write_text(
+            OWN.replace("factor: float = 3.0", "factor: float = numbers.FACTOR").replace(
+                "import numpy", "from parts import numbers\nimport numpy"
+            )
+        )
+    one, two = (made(delay=f"{folder}/mine.py:slower") for folder in ("one", "two"))
+    assert two.schedule.step_time[-1] == pytest.approx(2 * one.schedule.step_time[-1])
+    assert set(one.inputs) == {"dataset", "delay", "delay/parts/__init__.py", "delay/parts/numbers.py"}
+    assert one.inputs["delay/parts/numbers.py"] == hashlib.sha256(b"FACTOR = 3.0").hexdigest()
+    (own.parent / "one" / "parts" / "numbers.py").write_text("FACTOR = 12.00")
+    changed = made(delay="one/mine.py:slower")
+    assert changed.schedule.step_time[-1] == pytest.approx(4 * one.schedule.step_time[-1])
+    (line,) = changed_inputs(vars(one.settings), one.inputs, changed.inputs)
+    assert line.startswith(f"delay/parts/numbers.py: the file '{own.parent}/one/parts/numbers.py' held ")
+    assert str(own.parent / "one") not in sys.path
+    (own.parent / "link.py").symlink_to(
+        own.parent / "one" / "mine.py"
+    )  # its folder is that of the file itself
+    assert made(delay="link.py:slower").inputs == changed.inputs
+    reading._RUN.clear()  # as in another process
+    assert {each for each in files(vars(one.settings)) if "/" in each} == {
+        each for each in one.inputs if "/" in each
+    }
+
+
 @pytest.mark.parametrize(
     ("setting", "text", "message"),
     [
@@ -154,6 +198,7 @@ def test_a_file_that_has_changed_is_read_again(own):
             "mine.py:number",
             "dataset is 'mine.py:number', but must be a function that returns a jafl.Source",
         ),
+        ("model", "mine.py:two_of_one_name", "the path of a parameter is 'dense/kernel'"),
         ("delay", "mine.py:number", "delay is 3, but must be"),
         ("dropout", "mine.py:number", "dropout is 3, but must be a jafl.Dropout"),
         ("delay", "once_per_client(mine.py:slower)", "Python's parser says"),

@@ -159,6 +159,15 @@ def test_complex_values_within_a_model_of_real_parameters_train():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("true", [True, np.True_])
+def test_a_mask_is_no_data_and_the_numbers_beside_it_are(true):
+    masked = jafl.specify(
+        optax.masked, jafl.specify(optax.sgd, 0.5), {"dense": {"kernel": true, "bias": False}}
+    )
+    assert jax.tree.leaves(masked) == [0.5]
+    prepare(masked, server=jafl.specify(optax.adamw, 0.1, mask={"dense": {"kernel": true, "bias": False}}))
+
+
 def test_runs_that_differ_in_numbers_alone_are_traced_once(monkeypatch):
     """A sweep has hundreds of them, and tracing takes as long as a short run."""
     looked = []

@@ -161,6 +161,14 @@ def test_all_ways_to_say_what_is_frozen_agree():
         assert merged(*both) == tree and paths(both[1]) == sorted(names)
 
 
+def test_two_parameters_of_one_path_are_refused():
+    with pytest.raises(
+        jafl.SettingError, match="the path of a parameter is 'a/b', but must be one that no other"
+    ):
+        paths({"a/b": X, "a": {"b": X}})
+    assert paths({"a/b": X, "a": {"c": X}}) == ["a/c", "a/b"]
+
+
 def test_more_is_frozen_step_by_step():
     model = jafl.Model(LinenNet())
     once, params = model.freeze(model.init(KEY, X), "body")

@@ -199,6 +199,14 @@ def test_without_noise_nothing_is_claimed():
         ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0"),
         ({"noise_multiplier": np.inf}, "noise_multiplier is inf"),
         ({"noise_multiplier": 1e35}, "deviation of the noise is"),
+        (
+            {"noise_multiplier": 1e-200},
+            "deviation of the noise is .*e-20.*, but must be 0, or from 1e-30 to below",
+        ),
+        (
+            {"noise_multiplier": None, "epsilon": 1e100},
+            "epsilon is 1e.100, .*can be met.* take a smaller epsilon",
+        ),
         ({"noise_multiplier": None, "epsilon": 0.0}, "epsilon is 0.0"),
         ({"noise_multiplier": None, "epsilon": -6.0}, "epsilon is -6.0"),
         ({"noise_multiplier": None, "epsilon": 1e-40, "delta": 1e-40}, "epsilon is 1e-40, .*can be met"),
@@ -213,6 +221,11 @@ def test_without_noise_nothing_is_claimed():
 def test_what_cannot_be_is_refused(changes, said):
     with pytest.raises(SettingError, match=said):
         account(SCHEDULE, FEDBUFF, **(GIVEN | changes))
+
+
+def test_noise_that_is_nothing_beside_what_it_hides_protects_nobody():
+    found = account(SCHEDULE, FEDBUFF, clip_norm=1e300, delta=1e-5, noise_multiplier=1e-320)
+    assert found.epsilon_once == found.epsilon_realised == found.epsilon_worst_case == np.inf
 
 
 def test_rules_and_schedules_that_do_not_fit_are_refused():

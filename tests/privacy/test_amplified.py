@@ -66,8 +66,14 @@ def test_numbers_that_are_too_small_for_the_accountant_have_the_epsilon_without_
     assert found == epsilon_of(10**0.5 / noise, delta) < np.inf
 
 
-def test_no_noise_protects_nobody():
-    assert amplified_epsilon(0.0, **RUN) == np.inf
+@pytest.mark.parametrize("noise", [0.0, 1e-320, 1e-200, np.float64(1e-200)])
+def test_no_noise_protects_nobody(noise):
+    assert amplified_epsilon(noise, **RUN) == np.inf
+
+
+def test_noise_that_hides_all_has_an_epsilon():
+    assert amplified_epsilon(1e200, **RUN) == 0
+    assert amplified_epsilon(1e200, **RUN | {"delta": 1e-300}) < 1e-100
 
 
 @pytest.mark.parametrize(

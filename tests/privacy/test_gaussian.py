@@ -63,6 +63,8 @@ def test_extremes():
     grows = epsilon_of(np.geomspace(0.01, 1e4, 100), 1e-7)
     assert (np.diff(grows) > 0).all() and np.isfinite(grows).all()
     assert (np.diff([float(epsilon_of(1.0, delta)) for delta in DELTAS]) < 0).all()
+    assert epsilon_of(1e200, 1e-5) == np.inf  # it would be above what a float holds
+    np.testing.assert_allclose(epsilon_of(1e150, 1e-5), 1e300 / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("delta", [0, 1, -0.1, 2.0, np.nan, "small", None])

@@ -89,6 +89,18 @@ def test_nothing_is_written_before_all_runs_are_checked(last, tmp_path):
 
 
 @pytest.mark.full
+def test_variables_that_ask_for_nothing_here_stop_nothing(tmp_path):
+    settings = ["--dataset=synthetic", "--num_clients=5", "--client_trips=20", "--algorithm=fedbuff"]
+    command = [sys.executable, str(ROOT / "run.py"), "plan", *settings, f"--output_dir={tmp_path / 'run'}"]
+    variables = {"JAX_TRANSFER_GUARD": "disallow", "MPLBACKEND": "nonsense"}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment() | variables, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "run" / "timeline.png").is_file()
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     "platforms",
     [

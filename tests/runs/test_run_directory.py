@@ -25,6 +25,7 @@ from tiers import in_tiers
 
 import jafl
 from jafl.base.errors import SettingError
+from jafl.base.paths import write_whole
 from jafl.config import calls, presets
 from jafl.config.settings import FORMAT, Settings
 from jafl.runs.directory.files import RunDirectory, check_place, earlier_run, reserve_next_directory
@@ -624,9 +625,15 @@ def test_a_directory_that_cannot_be_is_told_of_before_anything_is_made(tmp_path,
 
 def test_a_directory_into_which_nothing_can_be_written_is_refused(tmp_path, monkeypatch):
     denied = mock.Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
-    monkeypatch.setattr("jafl.runs.directory.files.tempfile.mkdtemp", denied)
+    monkeypatch.setattr("jafl.base.paths.tempfile.mkdtemp", denied)
     with pytest.raises(SettingError, match="nothing can be written there: Permission denied"):
         check_place(tmp_path)
+
+
+def test_a_file_may_have_as_long_a_name_as_its_file_system_takes(tmp_path):
+    write_whole(tmp_path / ("x" * 255), lambda temporary: temporary.write_text("whole"))
+    (written,) = tmp_path.iterdir()
+    assert written.read_text() == "whole"
 
 
 def test_each_command_reserves_a_number_of_its_own(tmp_path):

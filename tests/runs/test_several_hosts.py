@@ -201,6 +201,19 @@ def test_other_schedules_are_named(orders, monkeypatch, tmp_path):
     assert orders[-1] == {"end": 2}
 
 
+def test_other_data_are_named_before_there_is_a_directory(orders, monkeypatch, tmp_path):
+    def others(own):
+        return [{**own, "digest of dataset": ["0123"]} if "digest of dataset" in own else own]
+
+    leader = member(monkeypatch, others=others, failures=lambda own: [own])
+    with pytest.raises(
+        SettingError, match=r"digest of dataset: \['[0-9a-f]*'\] in process 0; \['0123'\] in process 1"
+    ):
+        runner.run(Settings(**SETTINGS), tmp_path / "run", hosts=leader, **QUIETLY)
+    leader.end(2)
+    assert not orders and not (tmp_path / "run").exists()
+
+
 def test_what_one_process_lacks_is_said_by_all(monkeypatch):
     leader = member(monkeypatch, failures=lambda own: ["mnist is not prepared"])
     with pytest.raises(SettingError, match="process 1: mnist is not prepared"):

@@ -71,6 +71,15 @@ def test_values_that_jax_traces_are_refused(parts, transform):
         transform(trained)(rate)
 
 
+def test_a_guard_against_transfers_that_are_not_meant_lets_these_pass(parts):
+    run = jafl.Run(**parts)
+    with jax.transfer_guard("disallow"):
+        jafl.simulate(**parts)
+        jafl.simulate_many([run, run])
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"):
+            jax.random.key(0)
+
+
 def test_steps_of_numpy_are_steps(parts):
     history = jafl.simulate(**parts, evaluate_at=np.linspace(0, 12, 4))
     assert [e["server_step"] for e in history.evaluations] == [0, 4, 8, 12]
@@ -115,13 +124,24 @@ MISTAKES = {
     "evaluators": [
         (lambda params: {"x": 1.0}, "evaluators is <function", "{name: function of params"),
         ({"x": 1.0}, "evaluators is {'x': 1.0}"),
+        ({"x": lambda: {"y": 1.0}}, "evaluators['x'] is <function", "called as evaluators['x'](params)"),
     ],
-    "on_evaluation": [(3, "on_evaluation is 3, but must be a function")],
-    "on_progress": [("print", "on_progress is 'print'")],
-    "should_stop": [(True, "should_stop is True, but must be a function")],
+    "on_evaluation": [
+        (3, "on_evaluation is 3, but must be a function"),
+        (lambda evaluation: None, "a function, called as on_evaluation(evaluation, params). It cannot be"),
+        (lambda evaluation, params, *, where: None, "missing a required argument: 'where'"),
+    ],
+    "on_progress": [("print", "on_progress is 'print'"), (lambda: None, "on_progress(server_step)")],
+    "should_stop": [
+        (True, "should_stop is True, but must be a function"),
+        (lambda step: False, "a function, called as should_stop(). It cannot be: missing a required"),
+    ],
     "checkpoints": [
         (True, "checkpoints is True, but must be a folder, or what jafl.Checkpoints(folder) returns"),
         (3, "checkpoints is 3"),
+        (__file__, "checkpoints is '/", "but cannot be made: Not a directory."),
+        (jafl.Checkpoints(f"{__file__}/below"), "checkpoints is '/", "cannot be made: Not a directory."),
+        ("x" * 256, "folder is 'xxx", "of names of at most 255 bytes, as file systems take them"),
     ],
     "plan": [("waves", "plan is 'waves', but must be what jafl.trip_by_trip or jafl.in_waves returns")],
     "together": [("yes", "together is 'yes', but must be True, False or None")],
@@ -151,6 +171,25 @@ def test_what_is_no_run_is_refused(runs, said):
         jafl.simulate_many(runs)
 
 
+@pytest.mark.parametrize(
+    ("name", "callback", "said"),
+    [
+        ("on_evaluation", lambda evaluation, params: None, "on_evaluation(run, evaluation, params)"),
+        ("on_end", lambda outcome: None, "on_end(run, outcome)"),
+        ("on_memory", lambda: None, "on_memory(forecast)"),
+    ],
+)
+def test_callbacks_of_several_runs_are_called_with_the_run(parts, name, callback, said):
+    with pytest.raises(jafl.SettingError, match=f"^{name} is <function .*{re.escape(said)}"):
+        jafl.simulate_many([jafl.Run(**parts)], **{name: callback})
+
+
+def test_callbacks_that_do_not_say_what_they_take_are_callbacks(parts):
+    steps = []
+    jafl.simulate(**parts, on_progress=steps.append, should_stop=int)
+    assert steps[-1] == 12
+
+
 def test_one_run_alone_is_no_list_of_runs(parts):
     with pytest.raises(jafl.SettingError, match="a list of jafl.Run"):
         jafl.simulate_many(jafl.Run(**parts))
@@ -170,10 +209,14 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
         (lambda: jafl.Partition.from_lists({0: [1]}), "lists is {0: [1]}"),
         (lambda: jafl.data.image_source("cifar"), "Did you mean 'cifar10'"),
         (lambda: jafl.plots.png("a.png"), "figure is 'a.png'"),
+        (lambda: jafl.plots.save(None, "x" * 252 + ".png"), "of names of at most 255 bytes"),
+        (lambda: jafl.History.load("x" * 256), "of names of at most 255 bytes"),
+        (lambda: jafl.compilation_cache("x" * 256), "of names of at most 255 bytes"),
         (
             lambda: jafl.rules.staleness.polynomial("half"),
             "exponent of polynomial is 'half', but must be a number",
         ),
+        (lambda: jafl.Checkpoints("c", on_trouble=lambda: None), "called as on_trouble(sentence)"),
         (lambda: jafl.diagnostics.gini("many"), "values is 'many', but must be an array of numbers"),
         (lambda: jafl.diagnostics.participation(None), "schedule is None, but must be a jafl.EventSchedule"),
         (lambda: jafl.forecast("run", "v5e:1x1"), "subject is 'run', but must be a jafl.Run"),

@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 
 from jafl.base.errors import SettingError
-from jafl.base.paths import write_whole
+from jafl.base.paths import cannot_be_made, check_folder, write_whole
 from jafl.base.random_keys import options_of_random_numbers
 from jafl.config.experiment import Experiment
 from jafl.config.settings import DECIDE_NOTHING, FORMAT
@@ -81,7 +80,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_be_made(self.path, error) from error
+            raise cannot_be_made(self.path, error, "output_dir") from error
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -250,12 +249,6 @@ def what_decides(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**decisive, "version of jafl": versions.get("jafl"), "version of jax": versions.get("jax")}
 
 
-def cannot_be_made(path: pathlib.Path, error: OSError) -> SettingError:
-    """The error for a directory that the file system refuses."""
-    what = "nothing can be written there" if os.path.isdir(path) else "cannot be made"
-    return SettingError(f"output_dir is {str(path)!r}, but {what}: {error.strerror}.", setting="output_dir")
-
-
 def earlier_run(path: pathlib.Path, *, overwrite: bool = False) -> EarlierRun:
     """The files of a run in a directory; raises SettingError if there are any, unless these may go."""
     earlier = EarlierRun(path)
@@ -277,7 +270,7 @@ def reserve_next_directory(parent: str | os.PathLike[str]) -> pathlib.Path:
             return path
         except OSError as error:
             if not path.exists():
-                raise cannot_be_made(path, error) from error
+                raise cannot_be_made(path, error, "output_dir") from error
     raise AssertionError("there is always a next number")
 
 
@@ -286,16 +279,7 @@ def check_place(output_dir: str | os.PathLike[str] | None, *, held: bool = False
 
     held: whether the directory may hold a run.
     """
-    path = pathlib.Path(RUNS if output_dir is None else output_dir).absolute()
-    try:
-        there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
-        os.rmdir(tempfile.mkdtemp(prefix=".jafl-", dir=there))
-        for name in path.relative_to(there).parts:
-            # Of a name that is too long the system says so; of any other, that nothing is there.
-            with contextlib.suppress(FileNotFoundError):
-                os.stat(there / name)
-    except OSError as error:
-        raise cannot_be_made(pathlib.Path(output_dir or RUNS), error) from error
+    check_folder(pathlib.Path(RUNS if output_dir is None else output_dir), "output_dir")
     if output_dir is not None and not held:
         earlier_run(pathlib.Path(output_dir))
 

@@ -68,8 +68,17 @@ class Member(Hosts):
         self.output: str | None = None
 
     def experiments(self, make: Callable[[], list[Experiment]]) -> list[Experiment]:
-        """Makes the experiments, at the same time as the others."""
-        return self._together(make)
+        """Makes the experiments, at the same time as the others; SettingError if these have read other files."""
+        experiments = self._together(make)
+        read: dict[str, set[str]] = {}
+        for each in experiments:
+            for what, digest in each.inputs.items():
+                read.setdefault(f"digest of {what}", set()).add(digest)
+        # Before there is a directory: all that a run reads, as drawn data, is compared before it trains.
+        self._together(
+            lambda: refuse_other_processes({what: sorted(digests) for what, digests in read.items()})
+        )
+        return experiments
 
     def settings(self, read: Callable[[], Settings]) -> Settings:
         """The settings that this process reads; raises SettingError if other processes differ, or their software."""
