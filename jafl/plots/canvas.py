@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 TIME = "simulated time (units of the delay law)"
 MOST_BARS = 40  # clients, or values of staleness, that are drawn as bars
+_LINES, _LINE = 5, 0.21  # of a legend that a figure has room for, and the height of one more, in inches
 
 
 def save(figure: "Figure", path: str | os.PathLike) -> None:
@@ -214,7 +215,10 @@ def name_clients(axis: "Axis", clients: Sequence[int] | np.ndarray, room: float)
 
 
 def legend_above(figure: "Figure", handles: Sequence[Any]) -> None:
-    """A legend of labelled artists above the axes, with as many columns as fit the figure's width."""
+    """A legend of labelled artists above the axes, with as many columns as fit the figure's width.
+
+    The figure grows by the lines that would leave too little of it to the axes.
+    """
     if not handles:  # as of one curve without a name
         return
     labels = [handle.get_label() for handle in handles]
@@ -222,4 +226,6 @@ def legend_above(figure: "Figure", handles: Sequence[Any]) -> None:
         parts = np.array_split(labels, columns)
         if sum(8 + max(map(len, part)) for part in parts) <= 12 * figure.get_figwidth():
             break
+    more = max(0, len(parts[0]) - _LINES)
+    figure.set_figheight(figure.get_figheight() + more * _LINE)
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)

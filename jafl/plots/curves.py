@@ -111,6 +111,7 @@ def accuracy_panels(
     return _panels(runs, list(HORIZONTALS), None, target, scale, 11.0, 3.9)
 
 
+@np.errstate(invalid="ignore", over="ignore")  # a run that diverged has infinite and huge values
 def _panels(
     runs: Any,
     horizontals: Sequence[str],
@@ -123,7 +124,8 @@ def _panels(
     """Panels of the metric against each of ``horizontals``, side by side."""
     runs = runs_by_label(runs)
     require(isinstance(runs, Mapping) and runs, "runs", runs, "a mapping of labels to lists of runs")
-    require(target is None or isinstance(target, numbers.Real), "target", target, "a number or None")
+    known = target is None or (isinstance(target, numbers.Real) and np.isfinite(target))
+    require(known, "target", target, "a finite number or None")
     choose("scale", scale, dict.fromkeys(SCALES))
     metric = metric or _default_metric(runs)
     possible = not is_accuracy(metric) or target is None or 0 <= target <= 1

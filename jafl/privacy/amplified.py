@@ -22,10 +22,13 @@ from jafl.specifications import Specification, as_specification
 
 # Noise multipliers between which one is looked for.
 _LEAST, _MOST = 0.05, 1e6
-_LITTLE_NOISE = 0.5
-_MOST_NOISE = 1e150  # whose square the accountant can take
+_LEAST_NOISE, _MOST_NOISE = 1e-150, 1e150  # whose squares the accountant can take
 # Of privacy losses; the accountant takes the exponential of it, and overflows at 709.
 _LARGEST_INTERVAL = 100.0
+# An epsilon is so many intervals, and the largest loss of a round at most so many. The result is too large by the
+# square of an interval; finer ones cost minutes and gigabytes.
+_INTERVALS, _INTERVALS_OF_A_ROUND = 3e5, 2e4
+_ORDERS = range(2, 129)  # of Renyi divergences
 _PRECISION = 1e-4  # relative
 _LARGEST = 1e12  # stands for an infinite epsilon
 
@@ -40,7 +43,8 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
       delta: in (0, 1).
 
     Returns:
-      Epsilon, at zero-out adjacency of one client; infinite without noise. It is an upper bound, to the fourth digit.
+      Epsilon, at zero-out adjacency of one client; infinite without noise. It is an upper bound, to the fourth digit
+      unless sampling rate or delta are tiny.
 
     Raises:
       SettingError: for numbers outside their ranges.
@@ -58,19 +62,47 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
         return float("inf")
     with importing():
         import dp_accounting
-        from dp_accounting import pld
+        from dp_accounting import pld, rdp
 
-    # A client that may take part in a round is hidden at least as well as one that does in each.
-    noise_multiplier = float(noise_multiplier)
-    in_each_round = float(epsilon_of(math.sqrt(rounds) / noise_multiplier, delta))
-    # Privacy losses grow with the inverse square of the noise, and so does what may be rounded up.
-    share = max(1.0, _LITTLE_NOISE / noise_multiplier)
-    interval = 1e-4 * share * share  # infinite where it is too large, and no error as by **
-    if interval > _LARGEST_INTERVAL or noise_multiplier > _MOST_NOISE:
-        return in_each_round
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL, interval)
-    accountant.compose(_event(dp_accounting, noise_multiplier, float(sampling_rate), int(rounds)))
-    return min(float(accountant.get_epsilon(delta)), in_each_round)
+    rate, noise, rounds = float(sampling_rate), float(noise_multiplier), int(rounds)
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    event = _event(dp_accounting, noise, rate, rounds)
+    bound = _without_secrecy(noise, rate, rounds, delta)
+    if not _LEAST_NOISE < noise < _MOST_NOISE:
+        return bound
+    by_renyi = rdp.RdpAccountant(_ORDERS, relation).compose(event).get_epsilon(delta)
+    bound = min(bound, float(by_renyi))
+    while True:
+        interval = max(_largest_loss(noise, rate) / _INTERVALS_OF_A_ROUND, bound / _INTERVALS)
+        if not bound or interval > _LARGEST_INTERVAL:
+            return bound
+        found = min(float(pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta)), bound)
+        if interval > bound / _INTERVALS or found > bound / 2:
+            return found
+        bound = found  # far below what the intervals were made for: once more, with finer ones
+
+
+def _largest_loss(noise: float, rate: float) -> float:
+    """The privacy loss of a round in which a client is drawn and the noise is eight deviations in its favour."""
+    in_the_round = (8 + 0.5 / noise) / noise
+    with np.errstate(divide="ignore"):
+        return float(np.logaddexp(np.log1p(-rate), np.log(rate) + in_the_round))
+
+
+def _without_secrecy(noise: float, rate: float, rounds: int, delta: float) -> float:
+    """A bound: epsilon of one Gaussian mechanism for a client of whom all know in which rounds it is drawn.
+
+    That is a mixture over the numbers of its rounds, whose delta is at most the mean of theirs. So it is enough that
+    the client is in at most so many rounds, but for a part of delta; and in no more than in all of them.
+    """
+    from scipy.stats import binom
+
+    bounds = [epsilon_of(math.sqrt(rounds) / noise, delta)]
+    often = float(binom.isf(delta / 2, rounds, rate))
+    left = delta - float(binom.sf(often, rounds, rate))
+    if left > 0:
+        bounds.append(epsilon_of(math.sqrt(often) / noise, left))
+    return float(min(bounds))
 
 
 def amplified_noise_multiplier(epsilon: float, *, sampling_rate: float, rounds: int, delta: float) -> float:

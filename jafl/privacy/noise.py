@@ -193,7 +193,8 @@ def _honaker(
 
             def merge(level, carry):
                 change, estimate = carry
-                own = 1 / (2 - jnp.exp2(-(level + 1).astype(change.dtype)))  # mechanisms.honaker_variance
+                height = jnp.asarray(level + 1, change.dtype)
+                own = 1 / (2 - jnp.exp2(-height))  # mechanisms.honaker_variance
                 noise = draw(tree, level + 1, leaf >> (level + 1))
                 return change - estimates[level], own * noise + (1 - own) * (estimates[level] + estimate)
 

@@ -36,7 +36,7 @@ def fedadagrad(learning_rate: float, b1: float = 0.0, epsilon: float = 1e-3) -> 
       The optimizer; ``jafl.specify(fedadagrad, learning_rate=0.1)`` keeps its numbers changeable without compiling
       again.
     """
-    return _reddi(learning_rate, b1, epsilon, lambda v, square: v + square)
+    return _reddi(learning_rate, b1, 0.0, epsilon, lambda v, square: v + square)
 
 
 def fedadam(
@@ -53,7 +53,7 @@ def fedadam(
     Returns:
       The optimizer; see ``fedadagrad``.
     """
-    return _reddi(learning_rate, b1, epsilon, lambda v, square: b2 * v + (1 - b2) * square)
+    return _reddi(learning_rate, b1, b2, epsilon, lambda v, square: b2 * v + (1 - b2) * square)
 
 
 def fedyogi(
@@ -70,7 +70,9 @@ def fedyogi(
     Returns:
       The optimizer; see ``fedadagrad``.
     """
-    return _reddi(learning_rate, b1, epsilon, lambda v, square: v - (1 - b2) * square * jnp.sign(v - square))
+    return _reddi(
+        learning_rate, b1, b2, epsilon, lambda v, square: v - (1 - b2) * square * jnp.sign(v - square)
+    )
 
 
 class AMSGradState(NamedTuple):
@@ -105,8 +107,9 @@ def fedamsgrad(
       The optimizer; see ``fedadagrad``.
 
     Raises:
-      SettingError: for an unknown form.
+      SettingError: for an unknown form, or a decay or epsilon outside its range.
     """
+    _check_decays(b1, b2, epsilon)
     corrected, before = choose(
         "form", form, {"paper": (False, False), "release": (True, False), "optax": (True, True)}
     )
@@ -251,8 +254,9 @@ def heloco(
     return optax.GradientTransformation(init, update)
 
 
-def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransformation:
+def _reddi(learning_rate, b1, b2, epsilon, second_moment) -> optax.GradientTransformation:
     """The optimizer whose second moment follows v <- second_moment(v, g^2)."""
+    _check_decays(b1, b2, epsilon)
 
     def init(params):
         second = jax.tree.map(lambda p: jnp.full_like(p, epsilon**2), params)
@@ -265,6 +269,15 @@ def _reddi(learning_rate, b1, epsilon, second_moment) -> optax.GradientTransform
         return step, ReddiState(first, second)
 
     return optax.GradientTransformation(init, update)
+
+
+def _check_decays(b1, b2, epsilon) -> None:
+    """Raises SettingError for what is no average or divides by 0; what JAX traces was checked where it was given."""
+    for setting, value in {"b1": b1, "b2": b2}.items():
+        fits = not is_number(value) or 0 <= value <= 1
+        require(fits, f"{setting} of the server optimizer", value, "from 0 to 1")
+    fits = not is_number(epsilon) or 0 < epsilon < float("inf")
+    require(fits, "epsilon of the server optimizer", epsilon, "a finite number above 0")
 
 
 __all__ = [

@@ -4,11 +4,12 @@ A weight of your own is any function ``staleness [] float -> [] float`` that JAX
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jafl.base.errors import require
+from jafl.base.errors import is_number, require
 from jafl.rules.accumulate import number
 from jafl.specifications import Specification, specification
 
@@ -52,15 +53,19 @@ def polynomial(exponent: float = 0.5) -> StalenessWeight:
     """(1 + staleness) ** -exponent (FedAsync, section 5.2; FedBuff, section 5).
 
     Args:
-      exponent: 0.5 in FedBuff, but 10 in its table 6.
+      exponent: at least 0; 0.5 in FedBuff, but 10 in its table 6.
 
     Returns:
       The weight, as a specification of a function of the staleness.
+
+    Raises:
+      SettingError: for an exponent that is not a finite number of at least 0.
 
     Examples:
       >>> jafl.rules.staleness.polynomial(0.5).build()(3.0)
       0.5
     """
+    _check_number("exponent", exponent)
     return lambda staleness: (1.0 + staleness) ** -exponent
 
 
@@ -69,12 +74,17 @@ def hinge(slope: float = 10.0, threshold: float = 4.0) -> StalenessWeight:
     """1 up to ``threshold``, then 1 / (slope * (staleness - threshold) + 1) (FedAsync, section 5.2).
 
     Args:
-      slope: how fast the weight falls per server step.
-      threshold: staleness in server steps up to which the weight is 1.
+      slope: how fast the weight falls per server step, at least 0.
+      threshold: staleness in server steps up to which the weight is 1, at least 0.
 
     Returns:
       The weight, as a specification of a function of the staleness.
+
+    Raises:
+      SettingError: for a slope or threshold that is not a finite number of at least 0.
     """
+    _check_number("slope", slope)
+    _check_number("threshold", threshold)
 
     def weight(staleness: jax.Array) -> jax.Array:
         late = jnp.maximum(staleness - threshold, 0.0)
@@ -88,12 +98,22 @@ def exponential(rate: float = 0.1) -> StalenessWeight:
     """exp(-rate * staleness).
 
     Args:
-      rate: per server step; log 2 halves the weight with each.
+      rate: per server step, at least 0; log 2 halves the weight with each.
 
     Returns:
       The weight, as a specification of a function of the staleness.
+
+    Raises:
+      SettingError: for a rate that is not a finite number of at least 0.
     """
+    _check_number("rate", rate)
     return lambda staleness: jnp.exp(-rate * staleness)
+
+
+def _check_number(setting: str, value: Any) -> None:
+    """Below 0 a weight would grow with the staleness. What JAX traces was checked where it was given."""
+    fits = not is_number(value) or 0 <= value < float("inf")
+    require(fits, setting, value, "a finite number of at least 0")
 
 
 STALENESS_WEIGHTS = {

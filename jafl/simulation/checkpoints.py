@@ -33,6 +33,8 @@ from jafl.simulation.run_group import RunGroup
 
 # Another number where files or the arrays in them mean something else: earlier checkpoints are then refused.
 FORMAT = 4
+# What a digest is of, where its name in a checkpoint does not say it.
+_READ = {"numbers": "numbers (random key, initial parameters, rates and other arguments)"}
 CHECKPOINTS_TO_KEEP = 2  # the last one, and the one before in case the last is damaged
 PLAN, BEST, CLIENT_METRICS = "plan.npz", "best_params.npz", "client_metrics.npz"
 UNFINISHED = ".unfinished"  # a folder that is being written, or that somebody was writing to
@@ -365,7 +367,7 @@ class Checkpoints:
         """Raises SettingError with the differences if a checkpoint is one of another run."""
         require(state["format"] == FORMAT, f"format of {self.folder}", state["format"], f"{FORMAT}")
         before, now = (
-            {**names, **{f"digest of {name}": digest for name, digest in digests.items()}}
+            {**names, **{f"digest of {_READ.get(name, name)}": digest for name, digest in digests.items()}}
             for names, digests in (
                 (state["configuration"], state["digests"]),
                 (self._identity, self._digests),

@@ -42,6 +42,25 @@ def test_seeds_become_mean_and_standard_error_where_all_have_data():
     assert legend(figure) == ["FedBuff", "± 1 standard error of 3 seeds"]
 
 
+def test_the_names_of_many_curves_leave_the_axes_their_height():
+    """They had covered the axes, with a warning of Matplotlib."""
+    many = {f"a curve with a rather long name, {number}": TWO["FedAvg"] for number in range(40)}
+    few, much = plots.accuracy(TWO), plots.accuracy(many)
+    for figure in (few, much):
+        figure.canvas.draw()
+    heights = [figure.axes[0].get_window_extent().height for figure in (few, much)]
+    assert heights[1] > 0.7 * heights[0]
+    assert much.legends[0].get_window_extent().y0 >= much.axes[0].get_window_extent().y1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e300])
+def test_a_curve_that_leaves_all_bounds_is_drawn_without_a_warning(value):
+    left = run_of([0, 10, 20], [0.1, 0.5, value])
+    for runs in ([left], [left, run_of([0, 10, 20], [0.1, 0.5, 0.8])]):
+        plots.accuracy({"a": runs}, scale="linear").canvas.draw()
+
+
 def test_target_is_a_dashed_line_with_its_value_in_view():
     (axes,) = plots.accuracy(TWO, target=0.97).axes
     (line,) = [line for line in axes.lines if np.array_equal(line.get_ydata(), [0.97, 0.97])]
@@ -110,6 +129,7 @@ def test_panels_share_accuracy_and_one_legend():
     (TWO, {"horizontal": "client_trip"}, "Did you mean 'client_trips'"),
     (TWO, {"metric": "test_acuracy"}, "Did you mean 'test_accuracy'"),
     (TWO, {"target": "high"}, "target is 'high'"),
+    (TWO, {"target": float("nan")}, "target is nan, but must be a finite number"),
     (TWO, {"target": 95}, "target is 95, but must be from 0 to 1"),
     ({}, {}, "runs is {}"),
     ({"FedBuff": []}, {}, "at least one run"),

@@ -43,7 +43,21 @@ def test_many_rounds_are_below_the_bound_by_renyi_divergences():
     assert 0.5 * accountant.get_epsilon(1e-5) < found < accountant.get_epsilon(1e-5)
     removed = pld.PLDAccountant()  # adding or removing a client is the same to a sum with a fixed divisor
     removed.compose(dp_accounting.SelfComposedDpEvent(event, 50))
-    assert np.isclose(found, removed.get_epsilon(1e-5), rtol=1e-9)
+    assert np.isclose(found, removed.get_epsilon(1e-5), rtol=1e-5)
+
+
+def test_many_rounds_with_much_noise_are_a_gaussian_mechanism():
+    """By the central limit theorem; intervals of one width for all noise had made it half as large again."""
+    noise, rate, rounds, delta = 30.0, 0.001, 10**6, 1e-8
+    found = amplified_epsilon(noise, sampling_rate=rate, rounds=rounds, delta=delta)
+    assert np.isclose(found, epsilon_of(rate * np.sqrt(rounds * np.expm1(noise**-2)), delta), rtol=2e-3)
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(0.1, 0.5), (1e-3, 0.5), (1e-3, 1e-9)])
+def test_an_epsilon_of_any_size_takes_seconds(noise, rate):
+    """Of the first the intervals had needed 27 GiB."""
+    found = amplified_epsilon(noise, sampling_rate=rate, rounds=10**6, delta=1e-5)
+    assert 0 <= found < epsilon_of(1000 / noise, 1e-5)
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(8.0, 16), (0.05, 1)])
@@ -61,9 +75,12 @@ def test_the_noise_for_an_epsilon_is_the_least():
 
 
 @pytest.mark.parametrize(("noise", "delta"), [(1e-4, 1e-6), (1.0, 1e-300)])
-def test_numbers_that_are_too_small_for_the_accountant_have_the_epsilon_without_sampling(noise, delta):
+def test_numbers_that_are_too_small_for_the_accountant_have_at_most_the_epsilon_without_sampling(
+    noise, delta
+):
     found = amplified_epsilon(noise, sampling_rate=0.5, rounds=10, delta=delta)
-    assert found == epsilon_of(10**0.5 / noise, delta) < np.inf
+    without = epsilon_of(10**0.5 / noise, delta)
+    assert without / 2 < found <= without < np.inf
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-320, 1e-200, np.float64(1e-200)])

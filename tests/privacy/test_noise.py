@@ -68,6 +68,16 @@ def test_a_step_has_the_noise_of_its_row(case):
         assert np.std(gaussians) > 0.3
 
 
+def test_noise_is_the_same_where_jax_compiles_nothing():
+    """Its loops then count in Python's numbers."""
+    mechanism = make_mechanism("tree_honaker", 0, None)
+    noise = make_noise(mechanism, 3, numbers_of(mechanism, 4), 2, jnp.float32)
+    compiled, _ = jax.jit(noise.at_step)(noise.init(), 1, 1)
+    with jax.disable_jit():
+        made, _ = noise.at_step(noise.init(), jnp.int32(1), jnp.int32(1))
+    np.testing.assert_allclose(made, compiled, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_nodes_noise_is_what_jax_draws_with_its_key(dtype):
     with jax.enable_x64(dtype == np.float64):

@@ -142,3 +142,23 @@ def test_heloco_corrects_each_array_by_its_own_momentum():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), change, expected)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), moved, params)
     assert min(theirs.kinds.values()) > 5
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi", "fedamsgrad"])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("epsilon", 0.0), ("epsilon", -1e-3), ("b1", -0.1), ("b1", float("nan"))]
+)
+def test_decays_and_epsilons_outside_their_ranges_are_refused(name, setting, value):
+    with pytest.raises(jafl.SettingError, match=f"{setting} of the server optimizer is {value}"):
+        getattr(server_optimizers, name)(0.3, **{setting: value})
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("polynomial", "exponent"), ("hinge", "slope"), ("hinge", "threshold"), ("exponential", "rate")],
+)
+def test_weights_that_would_grow_with_the_staleness_are_refused(name, setting, value):
+    weight = getattr(jafl.rules.staleness, name)(**{setting: value})
+    with pytest.raises(jafl.SettingError, match=f"{setting} is {value}, but must be a finite number"):
+        jafl.rules.fedbuff(weight).build()

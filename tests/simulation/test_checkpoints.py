@@ -162,6 +162,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         others, _ = arguments("moments of Adam", **changes)
         with pytest.raises(jafl.SettingError, match="digest of .*: was"):
             jafl.simulate(*others, **named, checkpoints=keep(model="softmax", seed=0))
+    *same, params, key = positional
+    for other in ((params, jax.random.key(99)), (jax.tree.map(lambda leaf: leaf + 1, params), key)):
+        with pytest.raises(jafl.SettingError, match=r"digest of numbers \(random key, initial parameters,"):
+            jafl.simulate(*same, *other, **named, checkpoints=keep(model="softmax", seed=0))
     other_optimizer = {**named, "server_optimizer": jafl.specify(optax.sgd, learning_rate=0.01)}
     with pytest.raises(jafl.SettingError, match="server_optimizer: was '.*adam', is '.*sgd'"):
         jafl.simulate(*positional, **other_optimizer, checkpoints=keep(model="softmax", seed=0))
