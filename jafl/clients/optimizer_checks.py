@@ -28,7 +28,7 @@ def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) ->
     Args:
       optimizer: an optax transformation.
       params: [*P] the model, or its shapes.
-      steps: [D] the numbers of local steps that trips have.
+      steps: [D] the numbers of local steps after which a trip ends, and with it the optimizer's state.
 
     Raises:
       SettingError: if its updates have other shapes than the model; if it draws random numbers from a key that its
@@ -54,7 +54,7 @@ def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) ->
             number,
             f"one after which nothing is left of {kind}; here {left} of them would be lost at the end of the trip",
             "Take local_steps that are a multiple of its period (local_epochs gives clients of unequal sizes unequal "
-            "numbers of steps), or a larger batch_size in its place.",
+            "numbers of steps), keep_optimizer_state=True, or a larger batch_size in its place.",
         )
 
 

@@ -130,7 +130,7 @@ def nnx_network(module: Any) -> tuple[Network, Any, Any]:
     others = {
         jax.tree_util.keystr(path): str(getattr(leaf, "dtype", type(leaf).__name__))
         for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(params))
-        if not is_floating(leaf)
+        if not is_floating(leaf) and not jnp.iscomplexobj(leaf)  # complex ones are refused where a run begins
     }
     remedy = "What is not trained is nnx.Variable, in place of nnx.Param: a constant of the model."
     require(
