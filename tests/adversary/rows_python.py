@@ -288,6 +288,7 @@ ROWS = {
     "freeze all": (freeze("*"), "what to freeze is '*' ... Nothing would be trained"),
     "freeze nothing": (freeze(lambda path: False), "what to freeze ... some parameters"),
     "freeze by number": (freeze(3), "what to freeze is 3 ... a function of a path"),
+    "freeze by a tree with more": (freeze({"dense": True, "other": False}), "a tree with other, which is no parameter"),
     "freeze a part of a tree": (freeze({"dense": {"bias": True}}), "a tree without dense/kernel ... a bool for each"),
     "frozen of another model": (
         lambda: jafl.Model(MODEL.module, frozen={"Dense_7": {"bias": np.ones(3)}}).init(KEY, X),

@@ -404,3 +404,9 @@ def test_multi_steps_is_refused_with_the_method_that_makes_an_optimizer_of_it():
         with pytest.raises(jafl.SettingError, match=r"MultiSteps.*gradient_transformation\(\) returns one"):
             trained(optimizer=optimizer)
     trained(optimizer=made.gradient_transformation(), local_steps=2)
+
+
+@pytest.mark.parametrize("rate", ["0.1", np.array([0.1, 0.2, 0.3, 0.4, 0.5])])
+def test_a_rate_that_is_no_number_is_refused_as_such(rate):
+    with pytest.raises(jafl.SettingError, match="optimizer is one of .*other numbers are single numbers"):
+        trained(optimizer=optax.sgd(rate))

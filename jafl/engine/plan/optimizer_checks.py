@@ -174,6 +174,8 @@ def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> 
                 "A mask or labels in it have the form of the parameters, or are a function that makes that form from "
                 f"them, and each label names a part. The parameters: {shown(jax.tree.map(np.shape, params), 300)}."
             )
+        elif isinstance(error, TypeError) and "argument" not in str(error):
+            remedy = "Its rate and its other numbers are single numbers, or schedules of the number of steps."
     if reason:
         raise SettingError(
             f"{setting} is {_optimizer_name(optimizer)}, but must be an optimizer that makes a step from a gradient, "
