@@ -72,8 +72,11 @@ RECORDS = np.zeros(6, [("width", np.float32), ("height", np.float32)])
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (Y.astype(str), "not texts. Number them, 0 for the first: np.unique"),
-        (Y.astype("S1"), "not texts"),
+        (np.array(list("aabbcc")), "not texts. Number them, 0 for the first: np.unique"),
+        (np.array(list("aabbcc"), object), "not texts. Number them, 0 for the first: np.unique"),
+        (np.array(["a", None, "b"]), "not texts and other objects. Fill what is missing. Number them"),
+        (Y.astype(str), r"not texts. They stand for numbers: .*y.astype\(np.float32\)"),
+        (Y.astype("S1"), "not texts. They stand for numbers"),
         (Y.astype(object), "not Python objects. Fill what is missing"),
         (np.array([0, None, 1]), "not Python objects"),
         (Y.astype("M8[s]"), "not dates. Say in numbers"),
@@ -104,7 +107,7 @@ def test_columns_of_pandas_are_taken_by_their_values():
     assert np.array_equal(federation.y, Y) and np.array_equal(federation.x, X)
     with pytest.raises(jafl.SettingError, match="y "):
         made(y=pandas.Series([0, None, 1, 1, 2, 2], dtype="Int64"))
-    with pytest.raises(jafl.SettingError, match="y.dtype is 'object'"):
+    with pytest.raises(jafl.SettingError, match="y.dtype is 'object'.*not texts. Number them"):
         made(y=pandas.Series(list("aabbcc"), dtype="category"))
 
 

@@ -38,8 +38,9 @@ def as_array(name: str, values: Any) -> np.ndarray:
             setting=name,
         ) from error
     kind = "records" if array.dtype.names else array.dtype.kind
-    if kind in _NO_NUMBERS:
-        what, remedy = _NO_NUMBERS[kind]
+    refused = _texts_or_objects(array) if kind in ("O", "U", "S", "T") else _NO_NUMBERS.get(kind)
+    if refused is not None:
+        what, remedy = refused
         require(
             False,
             f"{name}.dtype",
@@ -48,6 +49,26 @@ def as_array(name: str, values: Any) -> np.ndarray:
             remedy.format(name=name),
         )
     return native(array)
+
+
+def _texts_or_objects(array: np.ndarray) -> tuple[str, str]:
+    """(what stands in an array of texts or of Python objects, among which pandas has its texts, what to do)."""
+    texts = [isinstance(value, (str, bytes)) for value in array.flat]
+    if not any(texts):
+        return "Python objects", (
+            "Fill what is missing, then convert: a column of pandas with to_numpy(np.float32), a list of arrays with "
+            "np.stack."
+        )
+    if not all(texts):
+        return "texts and other objects", f"Fill what is missing. {_NUMBERED}"
+    try:
+        array.astype(float)
+    except ValueError:
+        return "texts", _NUMBERED
+    return (
+        "texts",
+        "They stand for numbers: convert them with {name}.astype(np.float32), labels with astype(np.int32).",
+    )
 
 
 def native(array: np.ndarray) -> np.ndarray:
@@ -64,20 +85,14 @@ def _masked(values: Any) -> int:
     return 0
 
 
+# What to do with labels [E, C] where each example has one number.
+OF_ROWS = "One-hot rows become numbers with {name}.argmax(axis=1), a column with {name}[:, 0]."
 _NUMBERED = "Number them, 0 for the first: np.unique({name}, return_inverse=True)[1]."
 _NO_NUMBERS = {
     "records": (
         "records of several fields",
         "Take a field, {name}['field'], or several with np.stack(..., axis=1).",
     ),
-    "O": (
-        "Python objects",
-        "Fill what is missing, then convert: a column of pandas with to_numpy(np.float32), a list of arrays with "
-        "np.stack.",
-    ),
-    "U": ("texts", _NUMBERED),
-    "S": ("texts", _NUMBERED),
-    "T": ("texts", _NUMBERED),
     "M": ("dates", "Say in numbers what they mean: ({name} - {name}.min()) / np.timedelta64(1, 's')."),
     "m": ("durations with a unit", "Say in which unit: {name} / np.timedelta64(1, 's')."),
 }

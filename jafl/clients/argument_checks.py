@@ -23,9 +23,16 @@ def check_number(name: str, value: Any, *, minimum: float) -> None:
 def check_optimizer(name: str, optimizer: Any) -> None:
     """Raises SettingError unless ``optimizer`` is an optax optimizer or a specification of one."""
     fits = isinstance(optimizer, (Specification, optax.GradientTransformation))
-    require(
-        fits, name, optimizer, "an optax optimizer", "Best as jafl.specify(optax.sgd, learning_rate=0.1)."
-    )
+    require(fits, name, optimizer, "an optax optimizer", optimizer_remedy(optimizer))
+
+
+def optimizer_remedy(value: Any) -> str:
+    """What to do where an optimizer is wanted and ``value`` is none."""
+    if hasattr(
+        value, "gradient_transformation"
+    ):  # optax.MultiSteps, which optax itself takes for an optimizer
+        return "Its method gradient_transformation() returns one."
+    return "Best as jafl.specify(optax.sgd, learning_rate=0.1)."
 
 
 def number_as_data(name: str, value: Any) -> Any:

@@ -214,7 +214,8 @@ class LocalTraining:
             self.compression.check_error_feedback(sum(leaf.size for leaf in jax.tree.leaves(params)))
         per_epoch = -(-num_examples // self.batch_size) if self.batch_size else np.ones_like(num_examples)
         steps = np.unique(np.zeros_like(per_epoch) + self.steps(np.maximum(per_epoch, 1), local_steps))
-        check_client_optimizer(self.optimizer, params, steps)
+        # What an optimizer has gathered at the end of a trip is not lost where its client keeps it.
+        check_client_optimizer(self.optimizer, params, steps[:0] if self.keeps_optimizer else steps)
         if not self.keeps_optimizer:
             warn_of_schedule(self.optimizer, params, steps)
 

@@ -28,7 +28,7 @@ def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) ->
     Args:
       optimizer: an optax transformation.
       params: [*P] the model, or its shapes.
-      steps: [D] the numbers of local steps that trips have.
+      steps: [D] the numbers of local steps after which a trip ends, and with it the optimizer's state.
 
     Raises:
       SettingError: if its updates have other shapes than the model; if it draws random numbers from a key that its
@@ -54,7 +54,7 @@ def check_client_optimizer(optimizer: Any, params: Params, steps: np.ndarray) ->
             number,
             f"one after which nothing is left of {kind}; here {left} of them would be lost at the end of the trip",
             "Take local_steps that are a multiple of its period (local_epochs gives clients of unequal sizes unequal "
-            "numbers of steps), or a larger batch_size in its place.",
+            "numbers of steps), keep_optimizer_state=True, or a larger batch_size in its place.",
         )
 
 
@@ -156,7 +156,7 @@ def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
     def is_schedule(part: Any) -> bool:
         return type(part).__name__ in _SCHEDULED
 
-    small = _of_one_entry(params)
+    small = of_one_entry(params)
     if not any(map(is_schedule, jax.tree.leaves(jax.eval_shape(optimizer.init, small), is_leaf=is_schedule))):
         return False
     state = optimizer.init(small)
@@ -176,7 +176,7 @@ def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
     return any(not np.allclose(rows, rows[:1], rtol=1e-6, atol=0) for rows in map(np.asarray, later))
 
 
-def _of_one_entry(params: Params) -> Params:
+def of_one_entry(params: Params) -> Params:
     """A model like ``params``, of one entry an array."""
     return jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), leaf.dtype), params)
 
@@ -186,7 +186,7 @@ def _gathered(optimizer: Any, params: Params, steps: Iterable[int]) -> list[tupl
 
     The optimizer makes the steps on a model of one entry an array: what it counts does not depend on gradients.
     """
-    small = _of_one_entry(params)
+    small = of_one_entry(params)
     kinds = tuple(_GATHERED)
     if not _records(jax.eval_shape(optimizer.init, small), kinds):
         return []

@@ -8,7 +8,7 @@ import numpy as np
 
 from jafl.base.errors import require, seed_number
 from jafl.base.errors import whole_number as whole_number
-from jafl.base.given_arrays import as_array
+from jafl.base.given_arrays import OF_ROWS, as_array
 
 _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 
@@ -16,7 +16,10 @@ _LARGEST_LABEL = np.iinfo(np.int32).max - 1
 def checked_labels(labels: Any, setting: str = "labels") -> np.ndarray:
     """Returns labels as an array [E] int32; raises SettingError unless they are whole numbers from 0 on, or bool."""
     labels = as_array(setting, labels)
-    require(labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example")
+    remedy = OF_ROWS.format(name=setting) if labels.ndim == 2 else ""
+    require(
+        labels.ndim == 1, f"{setting}.shape", labels.shape, "one-dimensional, one label per example", remedy
+    )
     require(len(labels) > 0, f"len({setting})", 0, "at least 1", "A federation needs examples.")
     require(
         labels.dtype.kind in "iub",

@@ -4,7 +4,7 @@ Letters in shapes: E examples, N clients, C classes that occur in the labels, L 
 at least one example, and holds its examples in random order. The same arguments give the same partition.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -289,6 +289,10 @@ def _checked_sizes(
 
 def _checked_groups(groups: Any, occurring: set[int]) -> list[tuple[int, list[int]]]:
     """``groups`` as [(number of clients, labels owned)]; raises SettingError as ``label_groups`` says."""
+    allowed = "a list of pairs (number of clients, labels owned)"
+    require(
+        isinstance(groups, Iterable) and not isinstance(groups, (str, Mapping)), "groups", groups, allowed
+    )
     checked: list[tuple[int, list[int]]] = []
     taken: set[int] = set()
     for number, group in enumerate(groups):

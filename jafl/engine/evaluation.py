@@ -265,7 +265,9 @@ def evaluation_memory(model: Model, federation: Federation, *, on_training: bool
     on_training: whether the training examples are a split to evaluate on, too.
     """
     # For each split: every evaluator places the model's frozen parameters by itself.
-    model_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(model))
+    # Random keys, which modules may hold, are no arrays of NumPy; numbers of Python have no size of their own.
+    leaves = [leaf if hasattr(leaf, "nbytes") else np.asarray(leaf) for leaf in jax.tree.leaves(model)]
+    model_bytes = sum(leaf.nbytes for leaf in leaves)
     return sum(
         model_bytes + sum(batch.size * batch.dtype.itemsize for batch in batch_shapes(x, y))
         for x, y in evaluated_splits(federation, on_training=on_training)

@@ -24,8 +24,9 @@ def flat(x: jax.Array) -> jax.Array:
 def check_classes(num_classes: int) -> None:
     """Raises SettingError for fewer than two classes."""
     remedy = (
-        "A federation has 0 where its y holds floats: convert labels with y.astype(np.int32), or write a module with "
-        'as many outputs as y has numbers, jafl.Model(module, task="regression").'
+        "A federation has 0 where its y holds floats: convert labels with y.astype(np.int32), one-hot rows with "
+        "y.argmax(axis=1), or write a module with as many outputs as y has numbers, "
+        'jafl.Model(module, task="regression").'
     )
     require(num_classes != 0, "num_classes", num_classes, "at least 2", remedy)
     whole_number("num_classes", num_classes, 2)

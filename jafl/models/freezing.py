@@ -63,15 +63,19 @@ def matches(path: str, pattern: str) -> bool:
 def _by_tree(known: list[str], tree: Any, some: str) -> set[str]:
     """The paths for which a tree of bools, or of the first levels of the parameters, holds True."""
     said = dict(zip(paths(tree), jax.tree.leaves(tree), strict=True))
-    frozen = set()
+    allowed = f"a bool for each parameter or for what it is a part of: {some}"
+    frozen, read = set(), set()
     for path in known:
         parts = path.split("/")
         above = ("/".join(parts[:depth]) for depth in range(len(parts), -1, -1))
         place = next((prefix for prefix in above if prefix in said), None)
-        allowed = f"a bool for each parameter or for what it is a part of: {some}"
         require(place is not None, "what to freeze", f"a tree without {path}", allowed)
+        read.add(place)
         if said[place or ""]:
             frozen.add(path)
+    # The filter specification of a module of Equinox has bools for its functions and numbers, too.
+    for other in said.keys() - read if isinstance(tree, Mapping) else ():
+        require(False, "what to freeze", f"a tree with {other}, which is no parameter", allowed)
     return frozen
 
 

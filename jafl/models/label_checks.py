@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jafl.base.errors import SettingError, require
+from jafl.base.given_arrays import OF_ROWS
 from jafl.models.tasks import TASKS, Task, TokenSums, one_output, output_names
 
 
@@ -83,6 +84,8 @@ def check_labels(task: Task, y: Any, outputs: Any, num_classes: int, output: str
     remedy = f"Which task are they for? jafl.Model(module, task=...) takes {', '.join(TASKS)}."
     if task.labels == "classes" and axes == 1:
         remedy += " Labels that are whole numbers become such with y.astype(np.int32)."
+    if task.labels == "classes" and axes == 2:
+        remedy += f" {OF_ROWS.format(name='y')}"
     if not fits:
         raise SettingError(
             f"y is {y.dtype} of the shape {tuple(y.shape)}, but must be {allowed}, for the task {task.name}. "
@@ -90,10 +93,11 @@ def check_labels(task: Task, y: Any, outputs: Any, num_classes: int, output: str
             setting="task",
         )
     if task.labels in ("classes", "tokens") and hasattr(outputs, "ndim"):
-        if outputs.ndim < 2:
+        plain = task.loss_per_example == TASKS["classification"].loss_per_example
+        if outputs.ndim < 2 or (plain and outputs.ndim > 2):
             raise SettingError(
-                f"The model returns the shape {getattr(outputs, 'shape', None)} for 2 examples, but must return "
-                "scores for each class.",
+                f"The model returns the shape {outputs.shape} for 2 examples, but must return scores for each class"
+                f"{': [examples, classes]' if plain else ''}.",
                 setting="model",
             )
         classes = int(outputs.shape[-1])

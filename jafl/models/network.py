@@ -8,6 +8,7 @@ from typing import Any
 
 import flax.errors
 import jax
+import jax.numpy as jnp
 
 from jafl.base.errors import SettingError
 from jafl.base.random_keys import threefry_key
@@ -67,6 +68,29 @@ def has_argument(function: Callable[..., Any], name: str) -> bool:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # of a function that is not written in Python
         return False
+
+
+def is_floating(leaf: Any) -> bool:
+    """Whether a leaf of a pytree is a floating number, or an array of such."""
+    try:
+        return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+    except TypeError:  # a text, for example
+        return False
+
+
+def positional_arguments(function: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """The names of a function's positional arguments, and of those that have no default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return [], []
+    positional = [
+        each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return (
+        [each.name for each in positional],
+        [each.name for each in positional if each.default is each.empty],
+    )
 
 
 def switches(call: Callable[..., Any]) -> list[str]:

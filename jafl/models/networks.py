@@ -25,6 +25,8 @@ from jafl.models.network import (
     SWITCHES,
     Network,
     has_argument,
+    is_floating,
+    positional_arguments,
     stream_key,
     switches,
 )
@@ -170,6 +172,20 @@ class Functions(Network):
     make: Callable[..., Any]
     use: Callable[..., Any]
 
+    def __post_init__(self) -> None:
+        """Raises SettingError for a ``use`` that takes other arguments, as a transform of Haiku does."""
+        by_name = ("key", *SWITCHES)
+        positional, needed = positional_arguments(self.use)
+        others = [name for name in needed if name not in by_name]
+        require(
+            len(others) <= 2 and not {*by_name, "rng"} & set(positional[:2]),
+            "the positional arguments of the model's function apply",
+            positional,
+            "the parameters and a batch of examples, apply(params, x)",
+            f"What else it needs is passed by name: {', '.join(by_name)}. Of a transform of Haiku take "
+            "hk.without_apply_rng(hk.transform(...)).",
+        )
+
     @property
     def name(self) -> str:
         """Of the function that applies it."""
@@ -189,7 +205,7 @@ class Functions(Network):
         ]
         params = self.make(key) if len(positional) == 1 else self.make(key, x)
         leaves = jax.tree.leaves(params)
-        fits = leaves and all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves)
+        fits = leaves and all(map(is_floating, leaves))
         remedy = "They are a pytree of floating arrays; what is not trained belongs into the function apply."
         dtypes = [str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves]
         require(bool(fits), "the types of the parameters that init returns", dtypes, "floating", remedy)

@@ -11,7 +11,16 @@ from jafl.base.errors import require
 from jafl.base.extras import importing
 from jafl.base.random_keys import is_key, threefry_key
 from jafl.models.freezing import merged
-from jafl.models.network import NO_STATE, NO_STATISTICS, SWITCHES, Network, has_argument, stream_key, switches
+from jafl.models.network import (
+    NO_STATE,
+    NO_STATISTICS,
+    SWITCHES,
+    Network,
+    has_argument,
+    is_floating,
+    stream_key,
+    switches,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +126,15 @@ def nnx_network(module: Any) -> tuple[Network, Any, Any]:
         sorted(set(statistics)),
         "without batch statistics",
         NO_STATISTICS,
+    )
+    others = {
+        jax.tree_util.keystr(path): str(getattr(leaf, "dtype", type(leaf).__name__))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(params))
+        if not is_floating(leaf) and not jnp.iscomplexobj(leaf)  # complex ones are refused where a run begins
+    }
+    remedy = "What is not trained is nnx.Variable, in place of nnx.Param: a constant of the model."
+    require(
+        not others, f"nnx.Param of the model's module {kind.__name__}", others, "floating numbers", remedy
     )
     kinds = tuple((bool(is_key(leaf)), leaf.shape) for leaf in jax.tree.leaves(streams))
     structures = jax.tree.structure(state), jax.tree.structure(streams)

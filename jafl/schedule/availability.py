@@ -212,6 +212,9 @@ class windows(Availability):  # noqa: N801
         offsets, start, end = map(self._column, ("offsets", "start", "end"))
         if self.period is not None:
             _require_length("period", self.period)
+        in_order = len(offsets) > 0 and offsets[0] == 0 and np.all(np.diff(offsets) >= 0)
+        allowed = "from 0 on, never falling: client c has the windows offsets[c] to offsets[c + 1]"
+        require(in_order, "offsets of the availability", self.offsets, allowed)
         require(
             len(offsets) == num_clients + 1,
             "the number of clients of the availability",
@@ -219,9 +222,10 @@ class windows(Availability):  # noqa: N801
             f"the number of clients of the experiment, {num_clients}",
         )
         counts, last = (len(start), len(end)), int(offsets[-1])
-        fits = counts == (last, last) and np.all(np.diff(offsets) >= 0) and offsets[0] == 0
-        allowed = f"{(last, last)}: offsets run from 0 to the number of windows, and never fall"
-        require(fits, "the number of starts and of ends in the availability", counts, allowed)
+        allowed = f"{(last, last)}, for the last of the offsets is the number of windows"
+        require(
+            counts == (last, last), "the number of starts and of ends in the availability", counts, allowed
+        )
         ready = dataclasses.replace(self)
         for client in range(num_clients):
             client_rows = slice(int(offsets[client]), int(offsets[client + 1]))

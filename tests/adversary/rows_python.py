@@ -241,7 +241,8 @@ ROWS = {
     "server keeps all": (lambda: jafl.data.keep_for_server(jafl.data.digits(), 9999), "server_examples is 9999 ... at most"),
     "masked parameters": (simulate(params=jax.tree.map(masked, PARAMS)), "params is 'masked in 1 places'"),
     "records": (federation(x=np.zeros(6, [("a", "f4")])), "x.dtype ... not records ... Take a field"),
-    "texts": (federation(y=Y.astype(str)), "y.dtype ... not texts ... np.unique"),
+    "texts": (federation(y=np.where(Y > 0, "yes", "no")), "y.dtype ... not texts ... np.unique"),
+    "numbers as texts": (federation(y=Y.astype(str)), "y.dtype ... not texts ... They stand for numbers"),
     "dates": (federation(x=Y.astype("M8[s]")), "x.dtype ... not dates"),
     "objects": (federation(x=X.astype(object)), "x.dtype is 'object' ... Python objects"),
     "ragged": (federation(x=[[1.0], [1.0, 2.0]]), "x cannot become an array ... lists of equal lengths"),
@@ -292,6 +293,7 @@ ROWS = {
     "freeze all": (freeze("*"), "what to freeze is '*' ... Nothing would be trained"),
     "freeze nothing": (freeze(lambda path: False), "what to freeze ... some parameters"),
     "freeze by number": (freeze(3), "what to freeze is 3 ... a function of a path"),
+    "freeze by a tree with more": (freeze({"dense": True, "other": False}), "a tree with other, which is no parameter"),
     "freeze a part of a tree": (freeze({"dense": {"bias": True}}), "a tree without dense/kernel ... a bool for each"),
     "frozen of another model": (
         lambda: jafl.Model(MODEL.module, frozen={"Dense_7": {"bias": np.ones(3)}}).init(KEY, X),

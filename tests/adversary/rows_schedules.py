@@ -150,6 +150,8 @@ ROWS = {
     "on_and_off(0.0)": (lambda: availability.on_and_off(0.0), "the availability's mean_on is 0.0"),
     "on_and_off(1.0, INF)": (lambda: availability.on_and_off(1.0, INF), "the availability's mean_off is inf"),
     "windows([0, 1], [0.0], [1.0]).prepare(2, 0)": (lambda: availability.windows([0, 1], [0.0], [1.0]).prepare(2, 0), "number of clients of the availability is 1"),
+    "windows([], [], []).prepare(2, 0)": (lambda: availability.windows([], [], []).prepare(2, 0), "offsets of the availability is []"),
+    "windows([5], [0.0], [1.0]).prepare(0, 0)": (lambda: availability.windows([5], [0.0], [1.0]).prepare(10, 0), "offsets of the availability is [5]"),
     "windows([0, 1], [1.0], [1.0]).prepare(1, 0)": (lambda: availability.windows([0, 1], [1.0], [1.0]).prepare(1, 0), "windows of client 0"),
     "windows([0, 2], [0.0, 1.0], [2.0, 3.0]).prep...": (lambda: availability.windows([0, 2], [0.0, 1.0], [2.0, 3.0]).prepare(1, 0), "without overlap"),
     "windows([0, 1], [0.0], [6.0], period=5.0).pr...": (lambda: availability.windows([0, 1], [0.0], [6.0], period=5.0).prepare(1, 0), "to the period 5"),

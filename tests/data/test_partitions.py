@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from refusals import refuses
 
+import jafl
 from jafl.data import PARTITIONS, dirichlet, iid, label_groups, labels_per_client
 from jafl.data.class_counts import without_replacement
 
@@ -256,6 +257,8 @@ def test_refuses_alpha_that_is_no_positive_number(alpha):
     ("groups", "message"),
     [
         ([], ("groups is []", "at least one pair")),
+        (None, ("groups is None", "a list of pairs")),
+        ({3: [0]}, ("groups is {3: [0]}", "a list of pairs")),
         ([(2, [1], 3)], ("groups[0] is (2, [1], 3)", "a pair")),
         ([(2, [1]), (0, [2])], ("number of clients in group 1 is 0", "at least 1")),
         ([(2, [])], ("labels of group 0 is []", "at least one label")),
@@ -312,3 +315,9 @@ def test_draws_for_all_clients_at_once_are_those_of_one_after_the_other(most):
     places = without_replacement(sizes, counts, all_at_once)
     np.testing.assert_array_equal(places, np.concatenate(expected))
     assert one.random() == all_at_once.random()
+
+
+def test_labels_in_rows_are_refused_with_what_makes_numbers_of_them():
+    for rows in (np.eye(3)[[0, 1, 2, 2]], np.array([[0], [1], [1], [2]])):
+        with pytest.raises(jafl.SettingError, match=r"labels.argmax\(axis=1\), a column with labels\[:, 0\]"):
+            iid(rows, 2, seed=0)

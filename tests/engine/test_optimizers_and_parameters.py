@@ -80,6 +80,20 @@ def test_with_epochs_the_clients_sizes_decide():
     prepare(optimizer, local_epochs=2)
 
 
+def test_what_a_client_keeps_is_not_lost_at_the_end_of_a_trip():
+    """Three trips of one local step each: the second applies the mean of two gradients, which are the same."""
+    client = jafl.Federation.from_arrays(X, Y, jafl.Partition.from_lists([range(len(X))]), test_x=X, test_y=Y)
+    schedule = jafl.synchronous(num_clients=1, cohort_size=1, server_steps=3, delay=jafl.delays.constant(1.0))
+    params = MODEL.init(jax.random.key(0), X)
+    work = jafl.client_work(MODEL, optimizer=every(2), batch_size=0, keep_optimizer_state=True)
+    history = jafl.simulate(schedule, client, work, jafl.rules.fedavg(), params, jax.random.key(0))
+    gradient = jax.grad(lambda params: MODEL.losses(params, X, Y).mean())(params)
+    expected = jax.tree.map(lambda leaf, slope: leaf - 0.1 * slope, params, gradient)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), history.params, expected
+    )
+
+
 def test_a_server_that_gathers_says_what_its_last_steps_lose():
     server = every(4)
     with pytest.warns(UserWarning, match="After the last of 6 server steps.*still holds 2.*MultiSteps"):

@@ -268,6 +268,14 @@ class WithStatistics(nnx.Module):
             "init returns is \\['int32'\\].*floating",
         ),
         (
+            lambda: jafl.Model((lambda key: {"activation": "relu"}, jnp.dot)).init(jax.random.key(0), X),
+            "init returns is \\['str'\\].*floating",
+        ),
+        (
+            lambda: jafl.Model(NnxNet(nnx.Rngs(0), nnx.Param(jnp.array(3)))),
+            "nnx.Param of .*NnxNet is .*int32.*nnx.Variable, in place",
+        ),
+        (
             lambda: jafl.Model(LinenNet(), metrics=[1]),
             "metrics is \\[1\\].*function of \\(outputs, labels\\)",
         ),
@@ -278,6 +286,49 @@ class WithStatistics(nnx.Module):
 def test_what_is_no_network_is_refused(make, message):
     with pytest.raises(jafl.SettingError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda params, rng, x: x @ params,  # hk.transform(f).apply
+        lambda params, rng, *inputs: inputs[0] @ params,
+        lambda params, state, rng, x: (x @ params, state),
+        lambda params, key, x: x @ params,
+    ],
+)
+def test_a_function_of_other_arguments_than_parameters_and_examples_is_refused(apply):
+    with pytest.raises(jafl.SettingError, match="arguments of the model's function apply.*without_apply_rng"):
+        jafl.Model((lambda key: jnp.zeros((4, 3)), apply))
+
+
+def test_a_model_of_numpy_is_refused_with_what_to_write():
+    model = jafl.Model((lambda key: jnp.zeros((4, 3)), lambda params, x: np.dot(x, params)))
+    with pytest.raises(jafl.SettingError, match="asks for numbers while JAX traces it.*write jax.numpy"):
+        trained(model, jnp.zeros((4, 3)))
+
+
+def test_a_module_may_hold_a_random_key():
+    equinox = pytest.importorskip("equinox")
+
+    class WithKey(equinox.Module):
+        linear: equinox.nn.Linear
+        key: jax.Array
+
+        def __call__(self, x):
+            return self.linear(x) + jax.random.normal(self.key, (3,))
+
+    class NnxWithKey(nnx.Module):
+        def __init__(self):
+            self.linear, self.key = nnx.Linear(4, 3, rngs=nnx.Rngs(0)), nnx.Variable(jax.random.key(0))
+
+        def __call__(self, x):
+            return self.linear(x) + jax.random.normal(self.key[...], (3,))
+
+    for module in (WithKey(equinox.nn.Linear(4, 3, key=jax.random.key(0)), jax.random.key(1)), NnxWithKey()):
+        model = jafl.Model(module)
+        history = trained(model, model.init(jax.random.key(0), X))
+        assert np.isfinite(history.evaluations[-1]["test_loss"])
 
 
 def test_an_equinox_module_with_a_state_is_refused():

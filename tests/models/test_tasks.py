@@ -193,6 +193,15 @@ def test_labels_of_the_padded_rows_of_an_evaluation_do_not_count():
             TEXTS,
             r"y is int32 of the shape \(40, 7\).*takes .*language_modelling",
         ),
+        ("classification", nn.Dense(2), X, np.eye(2, dtype=int)[TEXTS[:, 0] % 2], r"y.argmax\(axis=1\)"),
+        ("classification", nn.Dense(2), X, TEXTS[:, :1], r"y\[:, 0\]"),
+        (
+            "classification",
+            nn.DenseGeneral((1, 9)),
+            X,
+            TEXTS[:, 0],
+            r"returns the shape \(2, 1, 9\) .*must return scores for each class: \[examples, classes\]",
+        ),
         ("language_modelling", nn.Dense(2), X, TEXTS[:, 0], "one for each token"),
         (
             "multi_label",

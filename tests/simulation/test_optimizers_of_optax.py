@@ -351,3 +351,62 @@ def test_client_work_is_no_rule_and_a_rule_no_client_work():
 
 def test_a_learning_rate_that_is_traced_is_data():
     assert_alike(trained(learning_rate=jnp.float32(0.1)), by_hand([0.1] * STEPS))
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_an_optimizer_that_climbs_is_warned_of_with_the_parameters_that_it_moves_so(side):
+    def train(made):
+        return trained(
+            **({"optimizer": made} if side == "client" else {"learning_rate": 0.1, "server": made})
+        )
+
+    # optax.masked leaves the gradient itself where the mask is False, and optax adds what an optimizer returns.
+    kernel = lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)  # noqa: E731
+    with pytest.warns(UserWarning, match=r"optimizer climbs: it moves \['dense'\]\['bias'\] along") as seen:
+        train(optax.masked(optax.sgd(0.1), kernel))
+    assert "kernel" not in str(seen[0].message)
+    with pytest.warns(UserWarning, match="climbs.*kernel"):
+        train(jafl.specify(optax.scale, 0.1))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: optax.chain(optax.clip_by_global_norm(1e-3), optax.noisy_sgd(0.1, key=0)),
+        lambda: optax.chain(optax.add_decayed_weights(-1e3), optax.sgd(0.1)),
+        lambda: optax.multi_transform({"a": optax.sgd(0.1), "b": optax.set_to_zero()}, lambda params: "a"),
+        lambda: optax.sgd(0.0),
+        lambda: optax.contrib.muon(0.1),
+    ],
+)
+def test_an_optimizer_that_descends_is_not_warned_of(made, recwarn):
+    check_optimizers(jafl.client_work(MODEL, optimizer=made()), made(), PARAMS)
+    assert not [warning for warning in recwarn if "climbs" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: optax.masked(optax.sgd(0.1), {"other": True}), "metadata"),
+        (lambda: optax.multi_transform({"a": optax.sgd(0.1)}, lambda params: "b"), "labels: .*'b'"),
+    ],
+)
+def test_a_mask_or_labels_of_another_form_are_refused_with_the_parameters(made, said):
+    expected = f"(?s)^optimizer is one of .*{said}.*A mask or labels in it have the form of .*'bias': "
+    with pytest.raises(jafl.SettingError, match=expected) as refused:
+        trained(optimizer=made())
+    assert "searches along a line" not in str(refused.value)
+
+
+def test_multi_steps_is_refused_with_the_method_that_makes_an_optimizer_of_it():
+    made = optax.MultiSteps(optax.sgd(0.1), 2)
+    for optimizer in (made, jafl.specify(optax.MultiSteps, optax.sgd(0.1), 2)):
+        with pytest.raises(jafl.SettingError, match=r"MultiSteps.*gradient_transformation\(\) returns one"):
+            trained(optimizer=optimizer)
+    trained(optimizer=made.gradient_transformation(), local_steps=2)
+
+
+@pytest.mark.parametrize("rate", ["0.1", np.array([0.1, 0.2, 0.3, 0.4, 0.5])])
+def test_a_rate_that_is_no_number_is_refused_as_such(rate):
+    with pytest.raises(jafl.SettingError, match="optimizer is one of .*other numbers are single numbers"):
+        trained(optimizer=optax.sgd(rate))

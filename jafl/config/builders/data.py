@@ -9,6 +9,7 @@ import numpy as np
 
 from jafl import data
 from jafl.base.errors import refusal, require, seed_number
+from jafl.base.given_arrays import OF_ROWS
 from jafl.config.calls import grammar, literal, naming
 from jafl.config.own_calls import Precision, Split
 from jafl.config.presets import default_model
@@ -200,7 +201,8 @@ def _labels_to_divide(source: Source, partition: str) -> np.ndarray:
     if source.y.ndim == 1:
         return source.y
     allowed = f"natural or iid, for an example of {source.name} has no label of its own"
-    require(partition == "iid", "partition", partition, allowed)
+    remedy = f"If each has one: {OF_ROWS.format(name='y')}" if source.y.ndim == 2 else ""
+    require(partition == "iid", "partition", partition, allowed, remedy)
     return np.zeros(len(source.y), np.int32)
 
 

@@ -19,7 +19,7 @@ from jafl.models.label_checks import check_labels, check_values
 from jafl.models.low_rank import Adapted
 from jafl.models.network import Network, explain
 from jafl.models.networks import Linen
-from jafl.models.tasks import Metric, Reading, absolute_error, as_task, one_output, squared_error
+from jafl.models.tasks import Metric, Reading, absolute_error, as_task, in_jax, one_output, squared_error
 from jafl.records import Params
 
 
@@ -41,7 +41,8 @@ def check_model(federation: Federation, model: Model, params: Params) -> None:
     )
     name = model.network.name
     try:
-        outputs = _outputs.eval_shape(model, params, x)
+        with in_jax("model", model, name):
+            outputs = _outputs.eval_shape(model, params, x)
         check_labels(as_task(model.task), federation.y, outputs, federation.num_classes, model.output)
         check_values(as_task(model.task), federation)
         key = threefry_key(0) if model.draws(params, x) else None  # as in training

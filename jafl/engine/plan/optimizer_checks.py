@@ -1,5 +1,6 @@
 """Whether the optimizers and the local steps of a run are right for it, and of a kind that the engine can call."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -8,7 +9,8 @@ import numpy as np
 import optax
 
 from jafl.base.errors import SettingError, is_number, refusal, require, shown
-from jafl.clients.optimizer_checks import check_server_optimizer
+from jafl.clients.argument_checks import optimizer_remedy
+from jafl.clients.optimizer_checks import check_server_optimizer, of_one_entry
 from jafl.clients.records import MOST_STEPS_OF_A_TRIP, ClientWork
 from jafl.engine.plan.run import Run
 from jafl.models.tasks import in_jax
@@ -24,6 +26,14 @@ _OTHER_MODELS = {
     "ScheduleFreeState": "the model to evaluate is schedule_free_eval_params of its state, not the parameters",
     "SAMState": "it moves the parameters to where it only looks, and there a trip or the run may end",
 }
+_NO_MORE_TO_GIVE = (
+    "Clients and server have no more to give it: none that searches along a line or reads the loss (lbfgs, "
+    "polyak_sgd, reduce_on_plateau). Take optax.adam, for example, or a schedule for the rate."
+)
+
+
+class _OtherModel(ValueError):
+    """Raised for an optimizer of ``_OTHER_MODELS``, with the reason."""
 
 
 def check_states_of_optimizers(run: Run) -> None:
@@ -146,6 +156,7 @@ def check_optimizers(client_work: Any, server_optimizer: Any, params: Params) ->
 
 
 def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> None:
+    remedy = _NO_MORE_TO_GIVE
     try:
         with in_jax(setting, optimizer, _optimizer_name(optimizer)):
             stepped = _stepped.eval_shape(optimizer, params)
@@ -155,15 +166,54 @@ def _check_optimizer(setting: str, optimizer: Specification, params: Params) -> 
         raise
     except Exception as error:
         # Any error: each of optax's optimizers that lacks an argument fails in its own way.
-        said = next(iter(str(error).strip().splitlines()), "")
-        reason = f"{type(error).__name__}: {said}".rstrip(".")
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}".rstrip(".")
+        if isinstance(error, _OtherModel):
+            reason = str(error)
+        elif isinstance(error, ValueError):
+            remedy = (
+                "A mask or labels in it have the form of the parameters, or are a function that makes that form from "
+                f"them, and each label names a part. The parameters: {shown(jax.tree.map(np.shape, params), 300)}."
+            )
+        elif isinstance(error, TypeError) and "argument" not in str(error):
+            remedy = "Its rate and its other numbers are single numbers, or schedules of the number of steps."
     if reason:
         raise SettingError(
             f"{setting} is {_optimizer_name(optimizer)}, but must be an optimizer that makes a step from a gradient, "
-            f"its state and the parameters alone ({reason}). Clients and server have no more to give it: none that "
-            "searches along a line or reads the loss (lbfgs, polyak_sgd, reduce_on_plateau). Take optax.adam, for "
-            "example, or a schedule for the rate.",
+            f"its state and the parameters alone ({reason}). {remedy}",
             setting=setting,
+        )
+    arguments = optimizer.arguments
+    if not is_number(arguments.get("learning_rate")):  # the sign of which is checked as that of a setting
+        _warn_of_climbing(setting, optimizer, params)
+
+
+def _warn_of_climbing(setting: str, optimizer: Specification, params: Params) -> None:
+    """Warns where steps of an optimizer go along the gradient and not against it, as optax's parts without rates do.
+
+    Of the steps from a gradient and from its opposite, so that noise, decay and what else is added drops out.
+    """
+    small, built = of_one_entry(params), optimizer.build()
+    try:
+        state = built.init(small)
+        ones = jax.tree.map(jnp.ones_like, small)
+        along, against = (
+            built.update(gradient, state, small)[0] for gradient in (ones, jax.tree.map(jnp.negative, ones))
+        )
+        rises = jax.tree.map(
+            lambda ours, theirs: float(jnp.sum(jnp.float32(ours) - jnp.float32(theirs))), along, against
+        )
+    except Exception:  # it may hold numbers in the shapes of the model itself, and is then not asked
+        return
+    climbing = [
+        jax.tree_util.keystr(path) for path, rise in jax.tree_util.tree_leaves_with_path(rises) if rise > 0
+    ]
+    if climbing:
+        warnings.warn(
+            f"The {setting} climbs: it moves {', '.join(climbing[:5])} along the gradient, not against it. optax "
+            "adds what an optimizer returns, and optax.masked returns the gradient itself where its mask is False. "
+            "Give it a rate above 0; what is to stay as it is belongs under optax.set_to_zero in "
+            "optax.multi_transform, or is frozen by Model.freeze.",
+            stacklevel=2,
         )
 
 
@@ -179,11 +229,13 @@ def _optimizer_name(optimizer: Specification) -> str:
 def _stepped(optimizer: Specification, params: Params) -> Params:
     built = optimizer.build()
     if not isinstance(built, optax.GradientTransformation):
-        raise refusal("what the optimizer's factory returns", built, "an optax optimizer")
+        raise refusal(
+            "what the optimizer's factory returns", built, "an optax optimizer", optimizer_remedy(built)
+        )
     state = built.init(params)
     # Whole states, and not their arrays: only the class says what else the optimizer means.
     parts = jax.tree.leaves(state, is_leaf=lambda part: type(part).__name__ in _OTHER_MODELS)
     for part in parts:
         if reason := _OTHER_MODELS.get(type(part).__name__):
-            raise ValueError(reason)
+            raise _OtherModel(reason)
     return built.update(params, state, params)[0]
