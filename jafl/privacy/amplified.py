@@ -28,7 +28,6 @@ _LARGEST_INTERVAL = 100.0
 # An epsilon is so many intervals, and the largest loss of a round at most so many. The result is too large by the
 # square of an interval; finer ones cost minutes and gigabytes.
 _INTERVALS, _INTERVALS_OF_A_ROUND = 3e5, 2e4
-_ORDERS = range(2, 129)  # of Renyi divergences
 _PRECISION = 1e-4  # relative
 _LARGEST = 1e12  # stands for an infinite epsilon
 
@@ -62,7 +61,7 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
         return float("inf")
     with importing():
         import dp_accounting
-        from dp_accounting import pld, rdp
+        from dp_accounting import pld
 
     rate, noise, rounds = float(sampling_rate), float(noise_multiplier), int(rounds)
     relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -70,8 +69,6 @@ def amplified_epsilon(noise_multiplier: float, *, sampling_rate: float, rounds: 
     bound = _without_secrecy(noise, rate, rounds, delta)
     if not _LEAST_NOISE < noise < _MOST_NOISE:
         return bound
-    by_renyi = rdp.RdpAccountant(_ORDERS, relation).compose(event).get_epsilon(delta)
-    bound = min(bound, float(by_renyi))
     while True:
         interval = max(_largest_loss(noise, rate) / _INTERVALS_OF_A_ROUND, bound / _INTERVALS)
         if not bound or interval > _LARGEST_INTERVAL:
