@@ -7,7 +7,7 @@ differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` a
 ``heloco`` are for asynchronous DiLoCo.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,7 @@ def fedamsgrad(
     Raises:
       SettingError: for an unknown form, or a decay or epsilon outside its range.
     """
-    _check_decays(b1, b2, epsilon)
+    _check_decays(epsilon, b1=b1, b2=b2)
     corrected, before = choose(
         "form", form, {"paper": (False, False), "release": (True, False), "optax": (True, True)}
     )
@@ -156,7 +156,7 @@ def delayed_nesterov(
 
     Args:
       learning_rate: of the server, for the mean of N gradients.
-      momentum: decay of the momentum m.
+      momentum: decay of the momentum m, from 0 to 1.
       period: N, steps from one change of the momentum to the next, at least 1.
       momentum_share: c, from 0 to 1 / N: how much of the momentum goes into the steps in between.
 
@@ -164,9 +164,10 @@ def delayed_nesterov(
       The optimizer; see ``fedadagrad``.
 
     Raises:
-      SettingError: for a period below 1 or a ``momentum_share`` beyond its range.
+      SettingError: for a period below 1, or a momentum or ``momentum_share`` beyond its range.
     """
     whole_number("period", period, 1)
+    _check_range("momentum", momentum, largest=1)
     # Inside a compiled program it is no number any more, but it was one when the run was prepared.
     fits = not is_number(momentum_share) or 0 <= momentum_share <= 1 / period
     require(fits, "momentum_share", momentum_share, f"from 0 to 1 / period, {1 / period:.3g}")
@@ -216,17 +217,30 @@ def heloco(
 
     Args:
       learning_rate: of the server.
-      momentum: mu, decay of the momentum.
-      keep_cosine: c_ok; -1 keeps every gradient.
-      shrinkage: k_s.
-      largest_shrinkage: beta_max; 1 takes away all that points against the momentum, at most.
-      turning: k_d.
-      relative_momentum: kappa.
+      momentum: mu, decay of the momentum, from 0 to 1.
+      keep_cosine: c_ok, from -1 to 1; -1 keeps every gradient.
+      shrinkage: k_s, at least 0.
+      largest_shrinkage: beta_max, at least 0; 1 takes away all that points against the momentum, at most.
+      turning: k_d, at least 0.
+      relative_momentum: kappa, at least 0.
       epsilon: above 0.
 
     Returns:
       The optimizer; see ``fedadagrad``.
+
+    Raises:
+      SettingError: for numbers outside these ranges.
     """
+    _check_decays(epsilon, momentum=momentum)
+    _check_range("keep_cosine", keep_cosine, -1, 1)
+    factors = {
+        "shrinkage": shrinkage,
+        "largest_shrinkage": largest_shrinkage,
+        "turning": turning,
+        "relative_momentum": relative_momentum,
+    }
+    for name, factor in factors.items():
+        _check_range(name, factor)
 
     def corrected(g, m):
         length, other = jnp.linalg.norm(g.ravel()), jnp.linalg.norm(m.ravel())
@@ -256,7 +270,7 @@ def heloco(
 
 def _reddi(learning_rate, b1, b2, epsilon, second_moment) -> optax.GradientTransformation:
     """The optimizer whose second moment follows v <- second_moment(v, g^2)."""
-    _check_decays(b1, b2, epsilon)
+    _check_decays(epsilon, b1=b1, b2=b2)
 
     def init(params):
         second = jax.tree.map(lambda p: jnp.full_like(p, epsilon**2), params)
@@ -271,11 +285,21 @@ def _reddi(learning_rate, b1, b2, epsilon, second_moment) -> optax.GradientTrans
     return optax.GradientTransformation(init, update)
 
 
-def _check_decays(b1, b2, epsilon) -> None:
-    """Raises SettingError for what is no average or divides by 0; what JAX traces was checked where it was given."""
-    for setting, value in {"b1": b1, "b2": b2}.items():
-        fits = not is_number(value) or 0 <= value <= 1
-        require(fits, f"{setting} of the server optimizer", value, "from 0 to 1")
+def _check_range(setting: str, value: Any, least: float = 0.0, largest: float = float("inf")) -> None:
+    """Raises SettingError outside a range; what JAX traces was checked where it was given."""
+    fits = not is_number(value) or (least <= value <= largest and abs(value) < float("inf"))
+    allowed = (
+        f"from {least:g} to {largest:g}"
+        if largest < float("inf")
+        else f"a finite number of at least {least:g}"
+    )
+    require(fits, f"{setting} of the server optimizer", value, allowed)
+
+
+def _check_decays(epsilon: Any, **decays: Any) -> None:
+    """Raises SettingError for what is no average or may divide by 0. What JAX traces was checked before."""
+    for setting, value in decays.items():
+        _check_range(setting, value, largest=1)
     fits = not is_number(epsilon) or 0 < epsilon < float("inf")
     require(fits, "epsilon of the server optimizer", epsilon, "a finite number above 0")
 

@@ -144,9 +144,23 @@ def test_heloco_corrects_each_array_by_its_own_momentum():
     assert min(theirs.kinds.values()) > 5
 
 
-@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi", "fedamsgrad"])
 @pytest.mark.parametrize(
-    ("setting", "value"), [("epsilon", 0.0), ("epsilon", -1e-3), ("b1", -0.1), ("b1", float("nan"))]
+    ("name", "setting", "value"),
+    [
+        (name, setting, value)
+        for name in ("fedadagrad", "fedadam", "fedyogi", "fedamsgrad")
+        for setting, value in (("epsilon", 0.0), ("epsilon", -1e-3), ("b1", -0.1), ("b1", float("nan")))
+    ]
+    + [
+        ("delayed_nesterov", "momentum", 1.5),
+        ("heloco", "momentum", -0.1),
+        ("heloco", "keep_cosine", 1.1),
+        ("heloco", "shrinkage", -1.0),
+        ("heloco", "largest_shrinkage", float("nan")),
+        ("heloco", "turning", float("inf")),
+        ("heloco", "relative_momentum", -0.5),
+        ("heloco", "epsilon", 0.0),
+    ],
 )
 def test_decays_and_epsilons_outside_their_ranges_are_refused(name, setting, value):
     with pytest.raises(jafl.SettingError, match=f"{setting} of the server optimizer is {value}"):
