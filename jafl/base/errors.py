@@ -115,6 +115,14 @@ def real_number(setting: str, value: Any, fits: Callable[[float], bool], allowed
     require(is_number(value) and value == value and fits(float(value)), setting, value, allowed)
 
 
+def number_unless_traced(setting: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
+    """Raises SettingError for a number that does not fit.
+
+    What JAX traces, as data of a compiled program, passes: it was a number when the run was prepared.
+    """
+    require(not is_number(value) or fits(value), setting, value, allowed)
+
+
 def true_or_false(setting: str, value: Any) -> None:
     """Raises SettingError unless ``value`` is True or False; a text such as "no" would count as True."""
     require(type(value).__name__ in ("bool", "bool_"), setting, value, "True or False")

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jafl.base.errors import is_number, require
+from jafl.base.errors import number_unless_traced
 from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
@@ -34,9 +34,7 @@ def asyncfeded(epsilon: float = 1.0) -> Rule:
     Raises:
       SettingError: for an ``epsilon`` that is not above 0.
     """
-    # Inside a compiled program it is no number any more, but it was one when the run was prepared.
-    fits = not is_number(epsilon) or 0 < epsilon < math.inf
-    require(fits, "epsilon", epsilon, "a finite number above 0")
+    number_unless_traced("epsilon", epsilon, lambda value: 0 < value < math.inf, "a finite number above 0")
 
     def finish(buffer, params):
         update, start = buffer

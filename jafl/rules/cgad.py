@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 
-from jafl.base.errors import is_number, require
+from jafl.base.errors import number_unless_traced
 from jafl.records import Rule
 from jafl.rules.fedbuff import fedbuff
 from jafl.specifications import specification
@@ -33,9 +33,8 @@ def cgad(decay: float = 0.1, cutoff: float = 16.0) -> Rule:
     Raises:
       SettingError: for numbers outside these ranges.
     """
-    # Inside a compiled program they are no numbers any more, but they were when the run was prepared.
-    require(not is_number(decay) or 0 <= decay < math.inf, "decay", decay, "a finite number, at least 0")
-    require(not is_number(cutoff) or cutoff > 0, "cutoff", cutoff, "above 0")
+    number_unless_traced("decay", decay, lambda value: 0 <= value < math.inf, "a finite number, at least 0")
+    number_unless_traced("cutoff", cutoff, lambda value: value > 0, "above 0")
 
     def weight(staleness):
         gate = (1 + jnp.cos(math.pi * jnp.minimum(staleness / cutoff, 1.0))) / 2

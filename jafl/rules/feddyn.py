@@ -2,7 +2,7 @@
 
 import jax
 
-from jafl.base.errors import is_number, require
+from jafl.base.errors import number_unless_traced
 from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
@@ -38,9 +38,7 @@ def feddyn(alpha: float = 0.01) -> Rule:
       >>> jafl.rules.feddyn(0.1)
       feddyn(alpha=0.1)
     """
-    # A number that JAX traces is data of a program; it was checked where it was given.
-    fits = not is_number(alpha) or 0 < alpha < float("inf")
-    require(fits, "alpha", alpha, "a finite number above 0")
+    number_unless_traced("alpha", alpha, lambda value: 0 < value < float("inf"), "a finite number above 0")
 
     def init(params, num_clients):
         return accumulate.zeros(params), accumulate.number(num_clients), accumulate.number(alpha)

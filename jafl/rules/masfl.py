@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jafl.base.errors import is_number, require
+from jafl.base.errors import number_unless_traced
 from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.rules.scaffold import moved
@@ -44,8 +44,7 @@ def masfl(beta: float = 0.9, normalize: bool = False) -> Rule:
       >>> jafl.rules.masfl(0.5, normalize=True).build().correction
       'adamasfl'
     """
-    fits = not is_number(beta) or 0 < beta <= 1
-    require(fits, "beta", beta, "above 0 and at most 1")
+    number_unless_traced("beta", beta, lambda value: 0 < value <= 1, "above 0 and at most 1")
 
     def init(params, num_clients):
         zeros = accumulate.zeros(params)

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jafl.base.errors import is_number, require
+from jafl.base.errors import number_unless_traced
 from jafl.records import Requirements, Rule
 from jafl.rules import accumulate
 from jafl.specifications import specification
@@ -49,9 +49,9 @@ def port(
     """
     # Inside a compiled program they are no numbers any more, but they were when the run was prepared.
     for name, value in (("staleness_bound", staleness_bound), ("staleness_factor", staleness_factor)):
-        require(not is_number(value) or 0 < value < math.inf, name, value, "a finite number above 0")
-    fits = not is_number(similarity_factor) or 0 <= similarity_factor < math.inf
-    require(fits, "similarity_factor", similarity_factor, "a finite number, at least 0")
+        number_unless_traced(name, value, lambda value: 0 < value < math.inf, "a finite number above 0")
+    allowed = "a finite number, at least 0"
+    number_unless_traced("similarity_factor", similarity_factor, lambda value: 0 <= value < math.inf, allowed)
 
     def fold(buffer, arrival):
         params, total, weights = buffer

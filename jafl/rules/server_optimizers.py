@@ -3,17 +3,18 @@
 ``fedadagrad``, ``fedadam`` and ``fedyogi`` are those of Reddi et al. (ICLR 2021, algorithm 2). They differ from
 optax's: no bias correction, epsilon (the paper's tau, 1e-3) added to the root, and second moments that start at
 epsilon squared. In each the step is w <- w - learning_rate m / (sqrt(v) + epsilon) with m <- b1 m + (1 - b1) g; they
-differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` and
-``heloco`` are for asynchronous DiLoCo.
+differ in the second moment v. ``fedamsgrad`` is FADAS's, ``delayed_nesterov`` and ``heloco`` are for asynchronous
+DiLoCo.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jafl.base.errors import choose, is_number, require, whole_number
+from jafl.base.errors import choose, number_unless_traced, whole_number
 from jafl.records import Gradients
 
 
@@ -167,10 +168,9 @@ def delayed_nesterov(
       SettingError: for a period below 1, or a momentum or ``momentum_share`` beyond its range.
     """
     whole_number("period", period, 1)
-    _check_range("momentum", momentum, largest=1)
-    # Inside a compiled program it is no number any more, but it was one when the run was prepared.
-    fits = not is_number(momentum_share) or 0 <= momentum_share <= 1 / period
-    require(fits, "momentum_share", momentum_share, f"from 0 to 1 / period, {1 / period:.3g}")
+    _check("momentum", momentum, lambda value: 0 <= value <= 1, "from 0 to 1")
+    allowed = f"from 0 to 1 / period, {1 / period:.3g}"
+    number_unless_traced("momentum_share", momentum_share, lambda value: 0 <= value <= 1 / period, allowed)
 
     def init(params):
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -232,7 +232,7 @@ def heloco(
       SettingError: for numbers outside these ranges.
     """
     _check_decays(epsilon, momentum=momentum)
-    _check_range("keep_cosine", keep_cosine, -1, 1)
+    _check("keep_cosine", keep_cosine, lambda value: -1 <= value <= 1, "from -1 to 1")
     factors = {
         "shrinkage": shrinkage,
         "largest_shrinkage": largest_shrinkage,
@@ -240,7 +240,7 @@ def heloco(
         "relative_momentum": relative_momentum,
     }
     for name, factor in factors.items():
-        _check_range(name, factor)
+        _check(name, factor, lambda value: 0 <= value < float("inf"), "a finite number of at least 0")
 
     def corrected(g, m):
         length, other = jnp.linalg.norm(g.ravel()), jnp.linalg.norm(m.ravel())
@@ -285,23 +285,15 @@ def _reddi(learning_rate, b1, b2, epsilon, second_moment) -> optax.GradientTrans
     return optax.GradientTransformation(init, update)
 
 
-def _check_range(setting: str, value: Any, least: float = 0.0, largest: float = float("inf")) -> None:
-    """Raises SettingError outside a range; what JAX traces was checked where it was given."""
-    fits = not is_number(value) or (least <= value <= largest and abs(value) < float("inf"))
-    allowed = (
-        f"from {least:g} to {largest:g}"
-        if largest < float("inf")
-        else f"a finite number of at least {least:g}"
-    )
-    require(fits, f"{setting} of the server optimizer", value, allowed)
+def _check(setting: str, value: Any, fits: Callable[[float], bool], allowed: str) -> None:
+    number_unless_traced(f"{setting} of the server optimizer", value, fits, allowed)
 
 
 def _check_decays(epsilon: Any, **decays: Any) -> None:
-    """Raises SettingError for what is no average or may divide by 0. What JAX traces was checked before."""
+    """Raises SettingError for what is no average or may divide by 0."""
     for setting, value in decays.items():
-        _check_range(setting, value, largest=1)
-    fits = not is_number(epsilon) or 0 < epsilon < float("inf")
-    require(fits, "epsilon of the server optimizer", epsilon, "a finite number above 0")
+        _check(setting, value, lambda value: 0 <= value <= 1, "from 0 to 1")
+    _check("epsilon", epsilon, lambda value: 0 < value < float("inf"), "a finite number above 0")
 
 
 __all__ = [

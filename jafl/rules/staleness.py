@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jafl.base.errors import is_number, require
+from jafl.base.errors import number_unless_traced, require
 from jafl.rules.accumulate import number
 from jafl.specifications import Specification, specification
 
@@ -111,9 +111,10 @@ def exponential(rate: float = 0.1) -> StalenessWeight:
 
 
 def _check_number(setting: str, value: Any) -> None:
-    """Below 0 a weight would grow with the staleness. What JAX traces was checked where it was given."""
-    fits = not is_number(value) or 0 <= value < float("inf")
-    require(fits, setting, value, "a finite number of at least 0")
+    """Below 0 a weight would grow with the staleness."""
+    number_unless_traced(
+        setting, value, lambda value: 0 <= value < float("inf"), "a finite number of at least 0"
+    )
 
 
 STALENESS_WEIGHTS = {

@@ -85,17 +85,17 @@ def _of_coarse_grids(content: Mapping[str, Any], coarse: Mapping[str, Any] | Non
     def length(rows: Sequence[Mapping[str, Any]]) -> float:
         return float(np.mean([row["high"] - row["low"] for row in rows]))
 
-    fine, both = content["rows"], {**coarse["rows"]} if coarse else {}
+    fine = {name: length(rows) for name, rows in content["rows"].items()}
     ratios = [
-        length(rows) / length(fine[name])
-        for name, rows in both.items()
-        if name in fine and length(fine[name])
+        length(rows) / fine[name]
+        for name, rows in (coarse["rows"].items() if coarse else ())
+        if fine.get(name)
     ]
     if not ratios:
         return []
     longer = f"{np.median(ratios):.1f} times as long (the median of {len(ratios)} experiments)"
     return [
         f"With grids of a factor of {control.COARSE:g} intervals are {longer}. Each search shifts its grid by a "
-        "random part of a step, so that what a coarse grid misses is part of the variance between searches: it costs "
-        "decided verdicts, but makes no false ones."
+        "random part of a step, so that what a coarse grid misses is part of the variance between searches, and no "
+        "advantage of one arm: it costs decided verdicts, and is not expected to make false ones."
     ]
