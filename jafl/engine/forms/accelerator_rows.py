@@ -54,6 +54,10 @@ class AcceleratorRows:
         """Rows of the clients' memory, as ``zeros``."""
         return self.zeros(count, like, dtype)
 
+    def waiting_zeros(self, count: int, like: Any) -> Any:
+        """Rows of what trips that have trained leave, each like ``like``; a wave writes many of them at once."""
+        return jnp.zeros((count, *like.shape), like.dtype)
+
     def lay_out(self, tree: Any) -> Any:
         """Arrays as a loop carries them; ``shaped`` is the inverse.
 

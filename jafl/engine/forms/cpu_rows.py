@@ -1,5 +1,6 @@
 """Rows on a CPU: what comes first is said by arithmetic that the compiler cannot look through."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.engine.forms.accelerator_rows import AcceleratorRows, shaped
-from jafl.engine.forms.tiled_rows import with_row
+from jafl.engine.forms.bit_rows import BitRows
+from jafl.engine.forms.tiled_rows import reads_itself, row_at, with_row
 
 # From this length of its last axis on, an array is as quick in its own shape as flat, on a CPU. Measured: 10 is
 # short, 200 is long.
@@ -28,9 +30,19 @@ class CpuRows(AcceleratorRows):
             tiled=False, dear_operations=False, linear_in_matrices=False, takes_whole_steps=False
         )
 
+    def zeros(self, count: int, like: Any, dtype: Any = None) -> Any:
+        """``BitRows`` of bfloat16."""
+        if (dtype or like.dtype) == jnp.bfloat16:
+            return BitRows.zeros((count, *like.shape))
+        return super().zeros(count, like, dtype)
+
     def memory_zeros(self, count: int, like: Any, dtype: Any) -> Any:
         """As vectors [rows, entries], see ``lay_out``."""
-        return jnp.zeros((count, like.size), dtype or like.dtype)
+        return self.zeros(count, jax.ShapeDtypeStruct((like.size,), like.dtype), dtype)
+
+    def waiting_zeros(self, count: int, like: Any) -> Any:
+        """As ``zeros``."""
+        return self.zeros(count, like)
 
     def lay_out(self, tree: Any) -> Any:
         """Arrays with a short last axis as vectors: a CPU goes through [784, 10] only ten entries at a time.
@@ -66,10 +78,9 @@ class CpuRows(AcceleratorRows):
         model takes 1.48 times (FedAsync) to 1.56 times (CA2FL) as long.
         """
         start = jax.tree.map(
-            lambda rows: lax.dynamic_index_in_dim(_vectors(rows), slot, keepdims=False).reshape(
-                rows.shape[1:]
-            ),
+            lambda rows: row_at(_vectors(rows), slot, many=False).reshape(_shape(rows)[1:]),
             snapshots,
+            is_leaf=reads_itself,
         )
         leaves, tree = jax.tree.flatten(start)
         deep = any(jnp.ndim(leaf) > 2 for leaf in leaves)
@@ -111,11 +122,10 @@ class CpuRows(AcceleratorRows):
         leaves = [after.get(id(leaf), leaf) for leaf in leaves]
         params, others = jax.tree.unflatten(structure, leaves)
 
-        def write(rows: jax.Array, value: jax.Array) -> jax.Array:
-            vectors = lax.dynamic_update_index_in_dim(_vectors(rows), jnp.reshape(value, -1), slot, 0)
-            return vectors.reshape(rows.shape)
+        def write(rows: Any, value: jax.Array) -> Any:
+            return shaped(with_row(_vectors(rows), slot, jnp.reshape(value, -1)), rows)
 
-        return jax.tree.map(write, snapshots, params), params, others
+        return jax.tree.map(write, snapshots, params, is_leaf=reads_itself), params, others
 
     def write_pending_row(self, memory: Any) -> Any:
         """Writes the row that the trip before has left, see ``set_row``."""
@@ -192,12 +202,14 @@ def zero_after_write(memory: Any) -> jax.Array:
     For values in full or half precision it counts entries of the written row with a bit pattern that no arithmetic
     makes; in 8 bits, entries of -128, which rounding never makes.
     """
-    written = [
-        # One entry of a row is enough: reading it has to wait for the write of the whole row.
-        lax.dynamic_index_in_dim(_vectors(codes)[:, :1], memory.client, keepdims=False)
-        for codes in jax.tree.leaves(memory.codes)
-        if codes.size
+    # Of ``BitRows`` the first entry alone is made a number again, and not all rows.
+    first = [
+        BitRows(codes.bits[:, :1]) if isinstance(codes, BitRows) else _vectors(codes)[:, :1]
+        for codes in jax.tree.leaves(memory.codes, is_leaf=reads_itself)
+        if math.prod(_shape(codes))
     ]
+    # One entry of a row is enough: reading it has to wait for the write of the whole row.
+    written = [row_at(codes, memory.client, many=False) for codes in first]
     # Only floats have a pattern that nothing computes; a memory in 8 bits keeps one code free instead.
     if memory.scales == ():
         return _count(_signalling(leaf) for leaf in written if jnp.issubdtype(leaf.dtype, jnp.floating))
@@ -227,5 +239,11 @@ def _keeps_shape(leaf: Any) -> bool:
     return jnp.ndim(leaf) <= 1 or jnp.shape(leaf)[-1] >= LONG_AXIS
 
 
-def _vectors(array: jax.Array) -> jax.Array:
-    return array.reshape(len(array), -1)
+def _vectors(rows: Any) -> Any:
+    """Rows [rows, ...], each as a vector."""
+    return jax.tree.map(lambda array: array.reshape(len(array), -1), rows)
+
+
+def _shape(rows: Any) -> tuple[int, ...]:
+    """[rows, ...] of an array or of ``BitRows``."""
+    return jnp.shape(rows.bits if isinstance(rows, BitRows) else rows)

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jafl.engine.forms.bit_rows import BitRows
+
 # Entries of a tile: along the last axis, and, for entries of four bytes, along the one before.
 TILE_WIDTH, TILE_HEIGHT = 128, 8
 
@@ -95,7 +97,7 @@ def zeros(count: int, row: Any, tiled: bool, dtype: Any = None) -> Any:
 
 def starting_with(first: jax.Array, rows: Any) -> Any:
     """``rows``, all zeros, with ``first`` [n, *shape] as the first n; made at once, where a write would copy them."""
-    if is_tiled(rows):
+    if reads_itself(rows):
         for number, row in enumerate(first):
             rows = rows.with_row(jnp.int32(number), row)
         return rows
@@ -107,23 +109,23 @@ def row_at(arrays: Any, number: jax.Array, many: bool) -> Any:
     """[*V]: row ``number`` of arrays [rows, *V]; many: see ``TiledRows.row``."""
 
     def read(rows: Any) -> jax.Array:
-        if is_tiled(rows):
+        if reads_itself(rows):
             return rows.row(number, many)
         # Not ``rows[number]``: its check of the number makes a TPU copy all rows into another layout.
         return lax.dynamic_index_in_dim(rows, number, keepdims=False)
 
-    return jax.tree.map(read, arrays, is_leaf=is_tiled)
+    return jax.tree.map(read, arrays, is_leaf=reads_itself)
 
 
 def with_row(arrays: Any, number: jax.Array, row: Any) -> Any:
     """Arrays [rows, *V] with ``row`` [*V] as their row ``number``."""
 
     def write(rows: Any, value: jax.Array) -> Any:
-        if is_tiled(rows):
+        if reads_itself(rows):
             return rows.with_row(number, value)
         return lax.dynamic_update_index_in_dim(rows, jnp.reshape(value, rows.shape[1:]), number, 0)
 
-    return jax.tree.map(write, arrays, row, is_leaf=is_tiled)
+    return jax.tree.map(write, arrays, row, is_leaf=reads_itself)
 
 
 def rows_at(arrays: Any, numbers: jax.Array) -> Any:
@@ -135,17 +137,22 @@ def with_rows(arrays: Any, numbers: jax.Array, new: Any) -> Any:
     """Arrays [rows, *V] with ``new`` [n, *V] in place of these [n], all different; those past the end are dropped."""
 
     def write(rows: Any, value: jax.Array) -> Any:
-        if is_tiled(rows):
+        if reads_itself(rows):
             return rows.with_rows(numbers, value)
         # The promise that rows are unique spares XLA an order among the writes.
         return rows.at[numbers].set(value, mode="drop", unique_indices=True)
 
-    return jax.tree.map(write, arrays, new, is_leaf=is_tiled)
+    return jax.tree.map(write, arrays, new, is_leaf=reads_itself)
 
 
 def is_tiled(rows: Any) -> bool:
     """Whether these are ``TiledRows``; for ``is_leaf``."""
     return isinstance(rows, TiledRows)
+
+
+def reads_itself(rows: Any) -> bool:
+    """Whether these are no array, but an object that reads and writes its rows; for ``is_leaf``."""
+    return isinstance(rows, (TiledRows, BitRows))
 
 
 def _order(shape: tuple[int, ...], swapped: bool) -> tuple[int, ...]:

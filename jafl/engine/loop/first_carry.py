@@ -32,7 +32,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         state, optimizer_state = _initial_states(program, params, rows, num_clients)
         # Shapes alone: what a trip leaves depends on the rule and the client work, and nobody declares it.
         trained = jax.eval_shape(train_trip, program.training, rows, jnp.int32(0))
-        waiting = waves.allocate(program.waves, trained) if program.waves else None
+        waiting = waves.allocate(program.waves, trained, program.placement.rows) if program.waves else None
         # What a rule stores need not have the shapes of the model: it may be any pytree.
         memory, value = None, remembered_shapes(program, rows) if rule.remembers else None
         kept = work.state_shapes(params)

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.engine.devices import DEVICES, Placement, on_each_device
+from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.tiled_rows import reads_itself, row_at
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
 
@@ -38,9 +40,12 @@ class Waves(NamedTuple):
     rows: Array
 
 
-def allocate(waves: Waves, trained: Any) -> Any:
-    """[R, ...] of zeros for every array of ``trained``, what the work of one trip leaves (or its shapes)."""
-    return jax.tree.map(lambda leaf: jnp.zeros((len(waves.rows), *leaf.shape), leaf.dtype), trained)
+def allocate(waves: Waves, trained: Any, rows: AcceleratorRows) -> Any:
+    """[R, ...] of zeros for every array of ``trained``, what the work of one trip leaves (or its shapes).
+
+    rows: of the platform.
+    """
+    return jax.tree.map(lambda leaf: rows.waiting_zeros(len(waves.rows), leaf), trained)
 
 
 def train_if_due(
@@ -67,8 +72,7 @@ def train_if_due(
 
 def fetch(waves: Waves, trip: jax.Array, waiting: Any) -> Any:
     """What the work of ``trip`` has left."""
-    row = waves.read_row[trip]
-    return jax.tree.map(lambda rows: lax.dynamic_index_in_dim(rows, row, keepdims=False), waiting)
+    return row_at(waiting, waves.read_row[trip], many=False)
 
 
 def _train_wave(
@@ -87,7 +91,11 @@ def _train_wave(
 
 def _put(rows: jax.Array, waiting: Any, trained: Any) -> Any:
     """``waiting`` with ``trained`` [W, ...] in these rows [W]; rows past the end are dropped."""
-    return jax.tree.map(lambda a, v: a.at[rows].set(v, mode="drop"), waiting, trained)
+
+    def put(own: Any, values: jax.Array) -> Any:
+        return own.with_rows(rows, values) if reads_itself(own) else own.at[rows].set(values, mode="drop")
+
+    return jax.tree.map(put, waiting, trained, is_leaf=reads_itself)
 
 
 def _train_one_after_the_other(
@@ -96,7 +104,12 @@ def _train_one_after_the_other(
     """A wave's first ``size`` trips, in a loop."""
 
     def train_next(number, waiting):
-        return jax.tree.map(lambda a, v: a.at[rows[number]].set(v), waiting, train(trips[number]))
+        row = rows[number]
+
+        def put(own: Any, value: jax.Array) -> Any:
+            return own.with_row(row, value) if reads_itself(own) else own.at[row].set(value)
+
+        return jax.tree.map(put, waiting, train(trips[number]), is_leaf=reads_itself)
 
     # As many rounds as the wave has trips: those that only fill up its row cost nothing here.
     return lax.fori_loop(0 * size, size, train_next, waiting)
