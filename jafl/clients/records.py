@@ -74,8 +74,8 @@ class ClientStateRequest(NamedTuple):
     Attributes:
       initial: (params) -> [*S], any pytree of arrays: the value before a client's first applied trip, for the initial
         model. Default: zeros in the shapes of the model.
-      precision: precision in which the memory holds the values: "full", "bfloat16" or "int8"; the last two hold
-        floats only.
+      precision: precision in which the memory holds the values: "full", "bfloat16" or "int8"; whole numbers,
+        such as counts of steps, are held as they are.
 
     Examples:
       >>> jafl.ClientStateRequest(precision="bfloat16").precision

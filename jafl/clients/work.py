@@ -77,8 +77,8 @@ def client_work(
         place of the gradient; "ef21" sends the compressed difference from what was sent before, "qafel" trains from
         the model that the server broadcasts, and with "quafl" training begins with a mixture of the downloaded model
         and one that the client keeps; a trip of 0 steps then has an update, too. None: no correction.
-      state_precision: precision in which the clients' states are held: "full", "bfloat16" or "int8"; the last two
-        hold floats only.
+      state_precision: precision in which the clients' states are held: "full", "bfloat16" or "int8"; whole
+        numbers, such as counts of steps, are held as they are.
       compression: how the update is sent in fewer bytes, such as ``jafl.compression.qsgd(levels=4)``. The rule sees
         what the server decodes; ``compression.bytes(params)`` is the size.
       error_feedback: each client keeps what compression has left out, and adds it to its next update: of an update u

@@ -56,11 +56,15 @@ def test_what_orders_the_writes_adds_nothing(precision):
 
 
 def test_what_orders_the_writes_reads_nothing_into_whole_numbers_of_a_rule():
-    """A rule may remember any numbers in full, the smallest of eight bits too."""
-    value = {"count": jnp.full(3, -128, jnp.int8)}
-    memory = client_memory.allocate(value, 2, "full")
-    memory, _ = client_memory.hold(memory, 1, value, jnp.array([1, 2], jnp.uint32))
-    assert int(zero_after_write(CPU.write_pending_row(memory))) == 0
+    """A rule may remember any numbers in every precision, the smallest of eight bits too."""
+    value = {"count": jnp.full(3, -128, jnp.int8), "value": jnp.ones(2)}
+    for precision in client_memory.PRECISIONS:
+        memory = client_memory.allocate(value, 2, precision)
+        memory, held = client_memory.hold(memory, 1, value, jnp.array([1, 2], jnp.uint32))
+        memory = CPU.write_pending_row(memory)
+        assert int(zero_after_write(memory)) == 0
+        np.testing.assert_array_equal(held["count"], value["count"])
+        np.testing.assert_array_equal(client_memory.fetch(memory, 1, value)["count"], value["count"])
 
 
 def test_sizes_are_those_of_the_precision():

@@ -1,6 +1,5 @@
 """Rows on a CPU: what comes first is said by arithmetic that the compiler cannot look through."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -202,18 +201,22 @@ def zero_after_write(memory: Any) -> jax.Array:
     For values in full or half precision it counts entries of the written row with a bit pattern that no arithmetic
     makes; in 8 bits, entries of -128, which rounding never makes.
     """
-    # Of ``BitRows`` the first entry alone is made a number again, and not all rows.
-    first = [
-        BitRows(codes.bits[:, :1]) if isinstance(codes, BitRows) else _vectors(codes)[:, :1]
-        for codes in jax.tree.leaves(memory.codes, is_leaf=reads_itself)
-        if math.prod(_shape(codes))
-    ]
-    # One entry of a row is enough: reading it has to wait for the write of the whole row.
-    written = [row_at(codes, memory.client, many=False) for codes in first]
-    # Only floats have a pattern that nothing computes; a memory in 8 bits keeps one code free instead.
-    if memory.scales == ():
-        return _count(_signalling(leaf) for leaf in written if jnp.issubdtype(leaf.dtype, jnp.floating))
-    return _count(code[0] == -128 for code in written)
+    codes = jax.tree.leaves(memory.codes, is_leaf=reads_itself)
+    numbers = jax.tree.leaves(memory.scales) or codes
+
+    def first(rows: Any) -> jax.Array:
+        # One entry of a row is enough: reading it has to wait for the write of the whole row. Only these entries of
+        # ``BitRows`` are made numbers again.
+        entries = BitRows(rows.bits[:, :1]) if isinstance(rows, BitRows) else _vectors(rows)[:, :1]
+        entry: jax.Array = row_at(entries, memory.client, many=False)
+        return _signalling(entry) if jnp.issubdtype(entry.dtype, jnp.floating) else entry[0] == -128
+
+    # Nothing of whole numbers, which may be any: only floats have a pattern that nothing computes, or a free code.
+    return _count(
+        first(rows)
+        for rows, number in zip(codes, numbers, strict=True)
+        if jnp.issubdtype(number.dtype, jnp.floating) and 0 not in _shape(rows)
+    )
 
 
 def _signalling(leaf: jax.Array) -> jax.Array:

@@ -89,15 +89,20 @@ def allocate(
     Raises:
       SettingError: for an unknown precision.
     """
-    dtype = choose("memory_precision", precision, PRECISIONS)
-    codes = jax.tree.map(lambda v: rows.memory_zeros(num_clients, v, dtype), value)
-    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if dtype == jnp.int8 else ()
+    choose("memory_precision", precision, PRECISIONS)
+    codes = jax.tree.map(lambda v: rows.memory_zeros(num_clients, v, stored_type(precision, v.dtype)), value)
+    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if precision == "int8" else ()
     # On an accelerator nothing is ever held; the fields stay, so that both kinds of memory have one form.
     held = Row(
-        jax.tree.map(lambda v: jnp.zeros(v.shape, dtype or v.dtype), value),
+        jax.tree.map(lambda v: jnp.zeros(v.shape, stored_type(precision, v.dtype)), value),
         jax.tree.map(lambda column: jnp.zeros((), column.dtype), scales),
     )
     return ClientMemory(codes, scales, held, jnp.int32(0))
+
+
+def stored_type(precision: str, dtype: Any) -> Any:
+    """The type in which values of type ``dtype`` are stored; whole numbers, such as counts of steps, as they are."""
+    return (PRECISIONS[precision] if jnp.issubdtype(dtype, jnp.floating) else None) or dtype
 
 
 def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
@@ -185,10 +190,9 @@ def value_of_row(row: Row, like: Any) -> Any:
 
 def as_row(value: Any, precision: str, words: jax.Array) -> Row:
     """``value`` [*V] as a memory of this precision holds it; ``words`` as for ``hold``."""
-    dtype = PRECISIONS[precision]
-    if dtype == jnp.int8:
+    if precision == "int8":
         return _quantized_row(value, words)
-    return Row(jax.tree.map(lambda v: _rounded(v, dtype or v.dtype), value), ())
+    return Row(jax.tree.map(lambda v: _rounded(v, stored_type(precision, v.dtype)), value), ())
 
 
 def part(row: Row, name: str) -> Row | None:
@@ -216,7 +220,9 @@ def _quantized_row(value: Any, words: jax.Array) -> Row:
 
 
 def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array, jax.Array]:
-    """(codes int8, scale []) of one leaf: codes * scale is ``value`` in the mean."""
+    """(codes int8, scale []) of one leaf: codes * scale is ``value`` in the mean; whole numbers are their codes."""
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value, jnp.ones((), value.dtype)
     scale = jnp.max(jnp.abs(value)) / 127
     place = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
     bits = mix(mix(place ^ words[0]) + words[1] + jnp.uint32(leaf * 0x9E3779B9 & 0xFFFFFFFF))

@@ -156,15 +156,15 @@ def _allocate(
     """
     params = jax.tree.map(lambda rows: rows[:, 0], state_arrays)
 
-    def rows(like, number, dtype=None):
-        return jax.tree.map(
-            lambda p: jax.vmap(lambda row: tiled_rows.zeros(number, row, tiled, dtype))(p), like
-        )
+    def rows(like, number, precision="full"):
+        def zeros(row):
+            return tiled_rows.zeros(number, row, tiled, client_memory.stored_type(precision, row.dtype))
+
+        return jax.tree.map(jax.vmap(zeros), like)
 
     def stored(like, number, precision):
-        dtype = client_memory.PRECISIONS[precision]
         scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), like)
-        return Row(rows(like, number, dtype), scales if dtype == jnp.int8 else ())
+        return Row(rows(like, number, precision), scales if precision == "int8" else ())
 
     states = None
     if client_work is not None and (request := client_work.build().state):

@@ -82,10 +82,9 @@ def check_exchange(work: ClientWork, rule: Rule, params: Params) -> None:
     precision = work.state.precision
     choose("the precision of the clients' state", precision, dict.fromkeys(client_memory.PRECISIONS))
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-        is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
-        fits = is_float or (precision == "full" and jnp.issubdtype(leaf.dtype, jnp.integer))
+        fits = jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)
         name = f"the type of what a client keeps at {jax.tree_util.keystr(path)}"
-        require(fits, name, str(leaf.dtype), "a floating type, or an integer one in full precision")
+        require(fits, name, str(leaf.dtype), "a floating type, or an integer one")
     if rule.remembers:
         name, allowed = (
             "the precision of the clients' state",
