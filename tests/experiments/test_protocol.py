@@ -32,7 +32,7 @@ from experiments.harness.declare import checks, discovery, protocol, search
 from experiments.harness.judge import replication, verdicts
 from experiments.harness.report import control_page, families, kept_results, pages, report
 from experiments.harness.results import Runs
-from experiments.harness.run import control, expected_control, job, running
+from experiments.harness.run import control, expected_control, explanations, job, running
 from jafl.base.errors import SettingError
 from jafl.config.settings import FORMAT
 from jafl.runs.directory.reader import read_json
@@ -735,6 +735,32 @@ def test_a_contrary_verdict_is_explained(monkeypatch, tmp_path):
     assert families.score(content).contrary >= 1 and families.score(content).depends == 0
     assert "**Verdict: worse**, expected: better." in page
     assert "None of these makes it better, so that the verdict stands." in page
+
+
+def test_a_verdict_may_be_explained_by_another_experiment(monkeypatch):
+    """As it is kept: section 5's sentence on delay and skew is judged on other axes by figure 2's files."""
+    (analysis,) = (
+        scale.analysis for scale in discovery.load("ace_section5").scales.values() if scale.analysis
+    )
+    for named in analysis.why.values():
+        found = [row for row in explanations._verdicts_of(named.experiment) if row["claim"] == named.sentence]
+        assert len(found) == 1 and set(explanations.SHOWN) <= set(found[0])
+    assert explanations._verdicts_of("ace_figa3") != [] == explanations._verdicts_of("nothing")
+    wrong = dataclasses.replace(analysis, why={"x": harness.ClaimElsewhere("ace_fig2", "no claim")})
+    read = discovery._read
+
+    def with_wrong(name):
+        experiment = read(name)
+        size = dataclasses.replace(experiment.scales["desk"], analysis=wrong)
+        return (
+            dataclasses.replace(experiment, scales={"desk": size}) if name == "ace_section5" else experiment
+        )
+
+    monkeypatch.setattr(discovery, "_read", with_wrong)
+    with pytest.raises(
+        SettingError, match="why of 'x' in ace_section5 is 'no claim', but must be a claim of ace_fig2"
+    ):
+        discovery.load("ace_section5")
 
 
 # The control

@@ -13,6 +13,7 @@ from experiments.harness.declare.declarations import (
     WORSE,
     Analysis,
     Claim,
+    ClaimElsewhere,
     LogUniform,
     Margin,
     PaperExperiment,
@@ -163,11 +164,12 @@ def _check_primary(where: str, scale: Scale, claims: Sequence[Claim]) -> None:
 
 
 def _check_why(where: str, analysis: Analysis, claims: Sequence[Claim]) -> None:
-    """What may explain a verdict is a claim of this scale, and no other than the primary one."""
+    """What may explain a verdict is a claim of this scale, and no other than the primary one, or one elsewhere."""
     sentences = [claim.sentence for claim in claims if claim.sentence != analysis.primary]
-    for why, sentence in analysis.why.items():
+    for why, named in analysis.why.items():
         allowed = f"another claim at this scale: {'; '.join(sentences)}"
-        require(sentence in sentences, f"{where}.why of {why!r}", sentence, allowed)
+        fits = isinstance(named, ClaimElsewhere) or named in sentences
+        require(fits, f"{where}.why of {why!r}", named, allowed)
     if analysis.published_ratio is not None:
         allowed = "above 0: the first arm's server rate over the second's"
         real_number(

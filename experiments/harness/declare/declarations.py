@@ -120,6 +120,13 @@ class Margin(NamedTuple):
 ACCURACY_MARGIN, TRIPS_MARGIN = Margin(0.01), Margin(0.1, relative=True)
 
 
+class ClaimElsewhere(NamedTuple):
+    """The claim with this sentence of another experiment, which has run already: its verdict there counts."""
+
+    experiment: str
+    sentence: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Analysis:
     """How the claims of one size will be judged, stated before it is run. Checked by ``protocol.check``.
@@ -138,7 +145,7 @@ class Analysis:
       correction: test examples over training examples; 0 where no two seeds share examples.
       published_ratio: how many times the primary claim's first arm has the second one's server rate in the paper.
       why: {what it may depend on if the primary claim comes out otherwise, "the staleness weight (constant)": the
-        sentence of the claim that tells}.
+        sentence of the claim that tells, or a ``ClaimElsewhere``}.
       untuned: {label: why} of arms that take part in a claim and are not searched for while others are.
       tuned_under: the version of the protocol that ``Scale.tuned`` was found under; None: before it.
     """
@@ -153,7 +160,7 @@ class Analysis:
     power: float = 0.8
     correction: float | None = None
     published_ratio: float | None = None
-    why: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    why: Mapping[str, str | ClaimElsewhere] = dataclasses.field(default_factory=dict)
     untuned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tuned_under: int | None = None
 

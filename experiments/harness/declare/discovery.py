@@ -8,7 +8,7 @@ import re
 
 from experiments.harness import times
 from experiments.harness.declare import checks, protocol, search
-from experiments.harness.declare.declarations import SCALES, PaperExperiment
+from experiments.harness.declare.declarations import SCALES, ClaimElsewhere, PaperExperiment
 from jafl.base.errors import require, unknown_name
 
 FOLDER = pathlib.Path(__file__).parents[2] / "papers"
@@ -42,6 +42,12 @@ def load(name: str) -> PaperExperiment:
     """
     experiment = _read(name)
     checks.check(experiment)
+    for scale in experiment.scales.values():
+        for why, named in scale.analysis.why.items() if scale.analysis else ():
+            if isinstance(named, ClaimElsewhere):
+                sentences = [claim.sentence for claim in protocol.claims_at(_read(named.experiment), "desk")]
+                allowed = f"a claim of {named.experiment} at desk size: {'; '.join(sentences)}"
+                require(named.sentence in sentences, f"why of {why!r} in {name}", named.sentence, allowed)
     return experiment
 
 

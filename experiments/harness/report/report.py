@@ -172,7 +172,7 @@ def why_it_differs(
         said = f"None of these makes it {primary['expected']}, so that the verdict stands."
     begin = (
         f"The primary claim was expected to be {primary['expected']}, and is {primary['verdict']}. It was judged "
-        "again with the same seeds, each time with another choice of what may explain it:"
+        "again with the same seeds, or elsewhere with others, each time with another choice of what may explain it:"
     )
     return ["**Why it differs.**", begin, markdown(table), said]
 

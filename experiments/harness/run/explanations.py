@@ -3,18 +3,21 @@
 A contrary verdict, or "equivalent" where the paper has a difference, may be about rates: papers often run all rules
 at one rate, or at rates of their own. So both arms are run once more with what was found for the other one, and with
 the paper's ratio of rates, with the same seeds; the file names other claims that may explain it (``Analysis.why``):
-another reading of the text, the same world without a mechanism, the paper's own metric. A contrary verdict stands
-only if none of these turns it (docs/protocol.md).
+another reading of the text, the same world without a mechanism, the paper's own metric. They may be another
+experiment's. A contrary verdict stands only if none of these turns it (docs/protocol.md).
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.harness.declare.declarations import Claim, PaperExperiment, Scale
-from experiments.harness.declare.protocol import claims_at
+from experiments.harness.declare import discovery
+from experiments.harness.declare.declarations import Claim, ClaimElsewhere, PaperExperiment, Scale
+from experiments.harness.declare.protocol import UNDER, claims_at
 from experiments.harness.declare.search import settings_in
 from experiments.harness.judge import verdicts
+from experiments.harness.report import kept_results
+from experiments.harness.report.families import page_name
 from experiments.harness.results import Runs
 from experiments.harness.run import sweeps
 from experiments.harness.run.sweeps import Sweep
@@ -75,12 +78,28 @@ def explained(
             )
             (found,) = verdicts.judge([own], scale_name, together, **judged)
             table.append({"why": why, **{name: found[name] for name in SHOWN}})
-    for why, sentence in scale.analysis.why.items():
+    for why, named in scale.analysis.why.items():
+        sentence, known = named, rows
+        if isinstance(named, ClaimElsewhere):
+            why, sentence, known = (
+                f"{why}: {named.experiment}",
+                named.sentence,
+                _verdicts_of(named.experiment),
+            )
         table += [
-            {"why": why, **{name: each[name] for name in SHOWN}} for each in rows if each["claim"] == sentence
+            {"why": why, **{name: each[name] for name in SHOWN}}
+            for each in known
+            if each["claim"] == sentence
         ]
     row["depends_on"] = [each["why"] for each in table if each["verdict"] == row["expected"]]
     return table
+
+
+def _verdicts_of(experiment: str) -> list[dict[str, Any]]:
+    """The verdicts of another experiment at desk size, as they are kept; none that are not under the protocol."""
+    name = discovery.page_name(experiment, "desk")
+    kept = [content for content in kept_results.contents() if page_name(content) == name]
+    return [row for content in kept if content["standing"] == UNDER for row in content["verdicts"]]
 
 
 def _swapped(scale: Scale, claim: Claim, condition: str) -> dict[str, tuple[str, list[dict[str, Any]]]]:
