@@ -51,7 +51,7 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     A seed that did not needed more trips than it made: with these in the place of its trips to the target the mean is
     ``trips_to_target_at_least``.
     """
-    final = [s["final"]["test_accuracy"] for s in summaries if s["final"]]
+    final = [s["final"].get("test_accuracy") for s in summaries if s["final"]]
     final = [accuracy for accuracy in final if accuracy is not None]
     means: dict[str, Any] = {
         "seeds": len(summaries),
