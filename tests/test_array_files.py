@@ -4,10 +4,11 @@ import io
 import pickle
 import zipfile
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from jafl.base.array_files import ArrayFileError, read_archive, read_array
+from jafl.base.array_files import ArrayFileError, read_archive, read_array, write_archive
 
 
 class Malicious:
@@ -82,3 +83,22 @@ def test_no_other_module_reads_arrays_by_itself():
     folder = pathlib.Path(jafl.__file__).parent
     callers = [file.name for file in folder.rglob("*.py") if "np.load(" in file.read_text()]
     assert callers == ["array_files.py"]
+
+
+def test_arrays_of_any_name_are_written(tmp_path):
+    """A model may call its parameters so; ``numpy.savez`` has arguments of these names."""
+    arrays = {"file": np.arange(2), "allow_pickle": np.ones(1), "dense/kernel": np.zeros((2, 3))}
+    write_archive(tmp_path / "params.npz", arrays)
+    for read in (read_archive(tmp_path / "params.npz"), dict(np.load(tmp_path / "params.npz"))):
+        assert read.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(read[name], array)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_numbers_of_types_that_numpy_lacks_are_written_as_float32(tmp_path, dtype):
+    exact = np.array([1.5, -0.25, 2.0], np.float32)
+    write_archive(tmp_path / "params.npz", {"w": exact.astype(getattr(ml_dtypes, dtype))})
+    read = np.load(tmp_path / "params.npz")["w"]
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, exact)

@@ -29,8 +29,18 @@ def read_archive(file: pathlib.Path | IO[bytes]) -> dict[str, Any]:
 
 
 def write_archive(file: pathlib.Path, arrays: Mapping[str, Any]) -> None:
-    """Writes arrays and numbers to an .npz file, which ``read_archive`` reads."""
-    np.savez(file, allow_pickle=False, **{name: np.asarray(value) for name, value in arrays.items()})
+    """Writes arrays and numbers to an .npz file, which ``read_archive`` and ``numpy.load`` read.
+
+    Under any names: ``numpy.savez`` takes its own arguments, ``file`` for example, for no array. Numbers of types
+    that NumPy's files do not know, such as bfloat16, are float32 there, which changes none; NumPy would read bytes.
+    """
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in arrays.items():
+            array = np.asarray(value)
+            is_unknown = array.dtype.kind == "V" and array.dtype.names is None
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                known = array.astype(np.float32) if is_unknown else array
+                np.lib.format.write_array(member, known, allow_pickle=False)
 
 
 def read_array(file: pathlib.Path | IO[bytes], *, mapped: bool = False) -> np.ndarray:

@@ -150,6 +150,7 @@ def make_experiment(
     )
     if settings.stop_when is not None:
         _check_stop_when(settings, model, federation)
+    _check_accuracy(settings, model, federation)
     foretold.check_epochs(settings, int(np.max(federation.num_examples)))
     inputs = input_digests(settings, source)
     init_key, trips_key = jax.random.split(threefry_key(int(settings.seed)))
@@ -227,6 +228,17 @@ def _check_stop_when(settings: Settings, model: Model, federation: Federation) -
             own += [f"client_{name}_{kind}" for kind in kinds]
     public = None if settings.privacy is None else measured
     check_measured("stop_when", condition.text, condition.column, [*measured, *own], public)
+
+
+def _check_accuracy(settings: Settings, model: Model, federation: Federation) -> None:
+    """Refuses settings that ask for accuracies of a model whose task measures none."""
+    held_out = federation.held_out is not None and not settings.evaluate_clients
+    asked = {"train_accuracy": settings.train_accuracy, "split.client_test_fraction": held_out}
+    for name in (each for each in asked if asked[each] and "accuracy" not in model.measured):
+        measured = ", ".join((*model.measured, "loss"))
+        allowed = f"left out for a model whose task measures no accuracy, but {measured}"
+        remedy = "evaluate_clients measures these on the clients' own examples."
+        require(False, name, settings.value(name), allowed, remedy)
 
 
 def _measured_steps(count: int, num_steps: int) -> list[int]:

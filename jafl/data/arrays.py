@@ -224,8 +224,8 @@ def _check_gaps(number: int, labels: dict[str, np.ndarray]) -> None:
 def checked_num_classes(num_classes: int | None, labels: dict[str, np.ndarray]) -> int:
     """The number of classes of ``labels`` {name: [n]}; raises SettingError for a label beyond one that is given."""
     if any(y.dtype.kind == "f" for y in labels.values()):
-        allowed = "None, for y holds floats (whole numbers are labels)"
-        require(num_classes is None, "num_classes", num_classes, allowed)
+        allowed = "None or 0, for y holds floats (whole numbers are labels)"
+        require(num_classes in (None, 0), "num_classes", num_classes, allowed)
         return 0
     flags = [y.shape[1:] for y in labels.values() if y.dtype == bool]
     if flags:

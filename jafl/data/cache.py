@@ -1,7 +1,8 @@
 """Decoded data sets on disk: plain .npy arrays, opened as memory maps.
 
 A folder is named after the data set and a digest of everything that its content depends on: the version of this
-format, the request, and the names, sizes and times of the files that were read. So nothing is ever overwritten, and a
+format, the request, and the names, sizes and times of the files that were read, with the folders in which they lie
+below their common one. So nothing is ever overwritten, and a
 data set that has changed is decoded again. A folder is written under another name and renamed once it is complete.
 """
 
@@ -90,8 +91,8 @@ def cached(
     """Reads the decoded data set ``name`` from its folder in ``cache_dir``; decodes it first if there is none.
 
     decode: writes the arrays and returns the facts, which depend on nothing but ``request``, as JSON, and ``files``;
-    if their names, sizes or times change, another folder is made. SettingError if it cannot be written, or is
-    damaged.
+    if their names, folders, sizes or times change, another folder is made. SettingError if it cannot be written, or
+    is damaged.
     """
     folder = pathlib.Path(cache_dir) / f"{name.replace('/', '-')}-v{FORMAT}-{_digest(name, request, files)}"
     if not folder.exists():
@@ -101,7 +102,12 @@ def cached(
 
 def _digest(name: str, request: Mapping[str, Any], files: Iterable[pathlib.Path]) -> str:
     """The part of a folder's name that tells its content."""
-    stats = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    files = list(files)
+    # Files in several folders are told apart by them, which may be their labels; where all of it lies is no matter.
+    root = os.path.commonpath([file.parent for file in files]) if files else ""
+    stats = sorted(
+        (file.relative_to(root).as_posix(), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files
+    )
     text = json.dumps([FORMAT, name, dict(request), stats], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

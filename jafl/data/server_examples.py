@@ -43,7 +43,8 @@ def keep_for_server(
         require(
             0 <= label < source.num_classes, "server_classes", label, f"from 0 to {source.num_classes - 1}"
         )
-    several = source.y.ndim > 1  # a label at each place of a text
+    # A label at each place of a text, or the floats of regression.
+    several = source.y.ndim > 1 or source.y.dtype.kind == "f"
     allowed = f"left out, for an example of {source.name} has no label of its own"
     require(classes is None or not several, "server_classes", classes, allowed)
     pool = np.arange(len(source.y)) if several else np.flatnonzero(np.isin(source.y, list(known)))

@@ -18,10 +18,10 @@ class Source:
     Attributes:
       name: what the data set is called in results.
       x: [E, ...] training examples: float32, uint8 (images) or int32 (tokens); may be memory-mapped from a file.
-      y: [E] int32, labels from 0 to ``num_classes - 1``.
+      y: [E] int32, labels from 0 to ``num_classes - 1``; or as of a ``Federation``, floats of regression for example.
       test_x: like ``x``, the common test set.
       test_y: like ``y``, of the test set.
-      num_classes: number of classes.
+      num_classes: number of classes; 0 where ``y`` holds floats.
       validation_x: like ``x``, or None if no validation examples were asked for.
       validation_y: like ``y``, or None.
       train_indices: int64, positions of ``x`` in the data set before jafl split it; None if jafl did not split it.

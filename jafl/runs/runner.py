@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jafl import plots
 from jafl.base.errors import require
 from jafl.base.paths import in_home
 from jafl.config.experiment import Experiment, make_experiments
@@ -30,6 +29,7 @@ from jafl.runs.recording.pictures import (
     draw_schedule,
     expected_weights,
     label_split,
+    learning_curves,
     which_pictures,
 )
 from jafl.runs.recording.progress import Interrupt, Waiting
@@ -369,13 +369,13 @@ def _write_comparison(
         schedules.setdefault(label, outcome.experiment.schedule)
     federation = outcomes[0].experiment.federation
     figures: Figures = {
-        "accuracy": lambda: plots.accuracy_panels(curves, target=target_accuracy),
+        "accuracy": lambda: learning_curves(curves, target_accuracy),
         **compared_schedules(schedules),
     }
     if not any(
         GROUP[name.partition(".")[0]] in ("data", "partition") for one in worlds for name in one.settings
     ):
-        figures["label_split"] = lambda: label_split(federation)
+        figures |= label_split(federation)
     with part("pictures"):
         undrawn = draw(parent.path, figures, "none" if pictures == "none" else "all")
     summary = {"target_accuracy": target_accuracy, "runs": runs, "table": table}

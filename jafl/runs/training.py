@@ -15,7 +15,7 @@ from jafl.runs.directory.previous_run import Replacement
 from jafl.runs.directory.reader import PastRun
 from jafl.runs.directory.tables import cost_of_target
 from jafl.runs.grouping import as_runs
-from jafl.runs.recording.pictures import draw_missing
+from jafl.runs.recording.pictures import draw_missing, learning_curves
 from jafl.runs.recording.progress import Interrupt, Progress
 from jafl.runs.recording.recorder import Options, Outcome, Recording
 from jafl.runs.recording.wall_clock import WallClock, part
@@ -67,7 +67,7 @@ def run_experiment(
 
         def on_evaluation(evaluation: dict[str, Any], params: Params) -> None:
             recording.evaluated(evaluation)
-            progress.accuracy = evaluation["test_accuracy"]
+            progress.measured(evaluation)
 
         checkpoints.on_restore = on_restore
         memory = experiment.memory.summary()
@@ -206,7 +206,7 @@ def _train(
         def on_evaluation(number: int, evaluation: dict[str, Any], params: Params) -> None:
             if recording := recordings[number]:
                 recording.evaluated(evaluation)
-            progress.accuracy = evaluation["test_accuracy"]
+            progress.measured(evaluation)
 
         def on_end(number: int, ended: History | DivergenceError) -> None:
             if recording := recordings[number]:
@@ -240,7 +240,7 @@ def with_target(past: PastRun, target_accuracy: float, *, pictures: bool) -> Pas
     if pictures and (past.path / "accuracy.png").is_file():
         with part("pictures"):
             curves = {past.algorithm: [past.evaluations]}
-            plots.save(plots.accuracy_panels(curves, target=target_accuracy), past.path / "accuracy.png")
+            plots.save(learning_curves(curves, target_accuracy), past.path / "accuracy.png")
     directory.write_summary(summary)  # before the settings: readers take its target
     directory.write_result("config.json", config)
     return dataclasses.replace(past, config=config, summary=summary)

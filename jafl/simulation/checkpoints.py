@@ -370,7 +370,8 @@ class Checkpoints:
             {**names, **{f"digest of {_READ.get(name, name)}": digest for name, digest in digests.items()}}
             for names, digests in (
                 (state["configuration"], state["digests"]),
-                (self._identity, self._digests),
+                # Earlier checkpoints have fewer digests.
+                (self._identity, {name: self._digests.get(name, "") for name in state["digests"]}),
             )
         )
         lines = differences(before, now)
@@ -432,8 +433,12 @@ def _best_params(arrays: Mapping[str, np.ndarray], group: RunGroup) -> dict[int,
     best = {}
     for run in {int(name.partition("_")[0]) for name in arrays}:
         leaves, structure = jax.tree.flatten(group.preparations[run].run.params)
-        # NumPy's files do not know bfloat16 and its like: their bytes come back.
-        best_leaves = [arrays[f"{run}_{number:04d}"].view(leaf.dtype) for number, leaf in enumerate(leaves)]
+        held = [arrays[f"{run}_{number:04d}"] for number in range(len(leaves))]
+        # bfloat16 and its like are float32 in NumPy's files; in earlier checkpoints they are bytes.
+        best_leaves = [
+            each.view(leaf.dtype) if each.dtype.kind == "V" else each.astype(leaf.dtype)
+            for each, leaf in zip(held, leaves, strict=True)
+        ]
         best[run] = jax.tree.unflatten(structure, best_leaves)
     return best
 

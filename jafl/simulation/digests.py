@@ -12,6 +12,7 @@ from jafl import engine
 from jafl.base import processes
 from jafl.base.errors import SettingError
 from jafl.base.random_keys import as_words
+from jafl.data import Federation
 from jafl.records import ExecutionPlan, Params
 from jafl.specifications import is_drawn
 
@@ -58,6 +59,25 @@ def run_digests(runs: Iterable[Reads]) -> dict[str, str]:
         numbers = (training.client_work, server.rule, server.optimizer)
         _add(parts["numbers"], (run.params, as_words(run.key), trips.key, numbers))
     return {name: part.hexdigest() for name, part in parts.items()}
+
+
+def test_digest(federations: Iterable[Federation]) -> dict[str, str]:
+    """{"test examples": SHA-256} of all on which the runs of these federations are evaluated; called as above.
+
+    Of a run that goes on, the evaluations before and after a checkpoint are of the same examples.
+    """
+    digest = hashlib.sha256()
+    examples: dict[int, str] = {}
+    for federation in federations:
+        for x, y in (
+            (federation.test_x, federation.test_y),
+            (federation.validation_x, federation.validation_y),
+        ):
+            if x is not None and id(x) not in examples:
+                examples[id(x)] = _digest_rows(x)
+            digest.update(examples.get(id(x), "").encode())
+            _add(digest, y)
+    return {"test examples": digest.hexdigest()}
 
 
 def refuse_other_processes(own: Mapping[str, Any]) -> None:

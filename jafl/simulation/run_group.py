@@ -19,7 +19,7 @@ from jafl.engine.plan.device_memory import CompiledMemory, Forecast, ran_out_of_
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.preparation import Preparation
 from jafl.simulation import stacking
-from jafl.simulation.digests import Reads, run_digests
+from jafl.simulation.digests import Reads, run_digests, test_digest
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import Drawn, as_specification, is_drawn
 
@@ -60,7 +60,7 @@ class RunGroup(abc.ABC):
     @functools.cached_property
     def digests(self) -> dict[str, str]:
         """Of all that the runs read; all processes ask for them together."""
-        return run_digests(self.reads)
+        return run_digests(self.reads) | test_digest(each.run.federation for each in self.preparations)
 
     def agree(self) -> None:
         """Lets all processes have the random words that the first one has drawn."""

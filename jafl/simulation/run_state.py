@@ -197,7 +197,11 @@ class RunState:
     def restore(self, saved: Saved) -> None:
         """Takes what the checkpoint says of the run."""
         own = saved.runs[self.number]
-        self.evaluations, self.ended = own["evaluations"], own["ended"]
+        # Their places by this schedule: another clock may make the same trips in the same order.
+        self.evaluations = [
+            {**each, **place_in(self.schedule, each["server_step"])} for each in own["evaluations"]
+        ]
+        self.ended = own["ended"]
         self.best_params = saved.best.get(self.number)
         rows = saved.client_metrics.get(self.number, {})
         self.client_measurements = [
@@ -306,11 +310,7 @@ def _record(
 ) -> dict[str, Any]:
     """The evaluation after ``done`` server steps; reports are averaged over the steps since the last one."""
     schedule, since = state.schedule, state.evaluated_until
-    record: dict[str, Any] = {
-        "server_step": done,
-        "client_trips": schedule.trips_started_by(done),
-        "time": float(schedule.step_time[done - 1]) if done else 0.0,
-    }
+    record: dict[str, Any] = place_in(schedule, done)
     trip_reports, step_reports = reports
     for name, result in results.items():
         for column, value in recorded(name, result).items():
@@ -330,6 +330,15 @@ def _record(
     for name, rows in step_reports.items():
         record[name] = _mean(rows, since, done)
     return record
+
+
+def place_in(schedule: EventSchedule, done: int) -> dict[str, Any]:
+    """What an evaluation says of its place in the run, after ``done`` server steps."""
+    return {
+        "server_step": done,
+        "client_trips": schedule.trips_started_by(done),
+        "time": float(schedule.step_time[done - 1]) if done else 0.0,
+    }
 
 
 def _mean(rows: Any, first: int, last: int, *, finite: bool = False) -> float | None:

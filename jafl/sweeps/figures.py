@@ -11,7 +11,7 @@ import numpy as np
 from jafl import plots
 from jafl.config import grid
 from jafl.config.world import in_world
-from jafl.runs.recording.pictures import Figures, draw
+from jafl.runs.recording.pictures import Figures, draw, learning_curves
 from jafl.sweeps.conditions import caption
 from jafl.sweeps.seed_means import ArmRuns, rows
 
@@ -67,16 +67,20 @@ def _by_folder(root: pathlib.Path, arm_runs: Sequence[ArmRuns]) -> list[tuple[pa
 
 
 def measured_runs(arm_runs: Sequence[ArmRuns]) -> dict[str, list[list[dict[str, Any]]]]:
-    """{label: the evaluations of each run that has a test accuracy to draw} of the arms that have any."""
-    evaluations = {
-        arm.label: [
-            run.evaluations
-            for run in arm.runs
-            if any(evaluation.get("test_accuracy") is not None for evaluation in run.evaluations)
-        ]
-        for arm in arm_runs
-    }
-    return {label: runs for label, runs in evaluations.items() if runs}
+    """{label: the evaluations of each run that has a test accuracy to draw} of the arms that have any.
+
+    Of arms none of which has an accuracy, as of regression, those with a test loss.
+    """
+    found: dict[str, list[list[dict[str, Any]]]] = {}
+    for column in ("test_accuracy", "test_loss"):
+        for arm in arm_runs if not found else ():
+            runs = [
+                run.evaluations
+                for run in arm.runs
+                if any(evaluation.get(column) is not None for evaluation in run.evaluations)
+            ]
+            found |= {arm.label: runs} if runs else {}
+    return found
 
 
 def curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figure":
@@ -84,16 +88,16 @@ def curves(arm_runs: Sequence[ArmRuns], target_accuracy: float | None) -> "Figur
 
     arm_runs: the arms of one condition.
     """
-    return plots.accuracy_panels(measured_runs(arm_runs), target=target_accuracy)
+    return learning_curves(measured_runs(arm_runs), target_accuracy)
 
 
 def heat_maps(table: Sequence[Mapping[str, Any]]) -> "dict[str, Figure]":
-    """{name: figure} of the final test accuracy over the first two settings of the conditions; none without settings.
+    """{name: figure} of the final test accuracy over the first two settings of the conditions; none without either.
 
     With one setting a map has one row. With more than two there is a figure for each choice of the others.
     """
     names = list(dict.fromkeys(name for row in table for name in row["condition"]))
-    if not names:
+    if not names or all(row["final_test_accuracy"] is None for row in table):
         return {}
     across, down = names[0], names[1] if len(names) > 1 else ""
     by_others: dict[str, list[Mapping[str, Any]]] = {}

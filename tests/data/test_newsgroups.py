@@ -92,6 +92,22 @@ def test_refuses_posts_that_are_not_there_or_damaged(folders, tmp_path):
     assert list((folders / "jafl_cache").iterdir()) == []
 
 
+def test_refuses_a_group_that_one_split_lacks(folders):
+    """Each split numbers its labels by its own groups: those behind the group would be others."""
+    (folders / FOLDERS["test"] / "comp.graphics").rename(folders / "apart")
+    with refuses("dataset is 'newsgroups'", "'comp.graphics' is among the train posts only"):
+        data.newsgroups(data_dir=folders)
+    assert list((folders / "jafl_cache").iterdir()) == []
+
+
+def test_a_post_that_moves_to_another_group_has_its_label(folders):
+    """A move changes neither the name of a file, nor its size, nor its time."""
+    assert np.bincount(data.newsgroups(data_dir=folders).test_y).tolist() == [2, 2, 2]
+    posts = folders / FOLDERS["test"]
+    (posts / "sci.space" / "20").rename(posts / "alt.atheism" / "20")
+    assert np.bincount(data.newsgroups(data_dir=folders).test_y).tolist() == [3, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

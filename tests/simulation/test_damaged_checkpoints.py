@@ -1,5 +1,7 @@
 """Damaged checkpoints: a run ends with the same bits or says why it does not go on, and never with another number."""
 
+import dataclasses
+import json
 import shutil
 
 import jax
@@ -22,13 +24,23 @@ PARAMS = MODEL.init(jax.random.key(0), SOURCE.x)
 SAVED_AT = (10, 20)
 
 
-def run(folder, *, key=1, model=MODEL, batch_size=4, said=None, **options):
+def run(
+    folder,
+    *,
+    key=1,
+    model=MODEL,
+    batch_size=4,
+    said=None,
+    schedule=SCHEDULE,
+    federation=FEDERATION,
+    **options,
+):
     """One run with momentum and an evaluation; ``said``: a list for what it says of its checkpoints."""
     checkpoints = jafl.Checkpoints(folder, **({} if said is None else {"on_trouble": said.append}))
     work = jafl.client_work(model, learning_rate=0.1, batch_size=batch_size)
     return jafl.simulate(
-        SCHEDULE,
-        FEDERATION,
+        schedule,
+        federation,
         work,
         jafl.rules.ca2fl(),
         PARAMS,
@@ -198,6 +210,35 @@ def test_a_checkpoint_without_checksums_of_an_earlier_version_is_refused(folder)
     (folder / "20" / checksums.NAME).unlink()
     with pytest.raises(jafl.SettingError, match="the format of the checkpoint .*20 is 2, but must be 4"):
         run(folder)
+
+
+def test_evaluations_before_a_checkpoint_have_the_times_of_the_schedule_that_goes_on(folder, tmp_path):
+    """The same trips in the same order by another clock are the same training."""
+    slow = dataclasses.replace(
+        SCHEDULE,
+        step_time=3 * SCHEDULE.step_time,
+        download_time=3 * SCHEDULE.download_time,
+        arrival_time=3 * SCHEDULE.arrival_time,
+    )
+    assert result(run(folder, schedule=slow)) == result(run(tmp_path / "whole", schedule=slow))
+
+
+@pytest.mark.parametrize("part", ["test_x", "validation_y"])
+def test_a_run_that_is_evaluated_on_other_examples_is_refused(folder, part):
+    name = part[:-2]
+    x, y = FEDERATION.test_x, FEDERATION.test_y
+    federation = dataclasses.replace(FEDERATION, **{f"{name}_x": x + (name == "test"), f"{name}_y": y})
+    with pytest.raises(jafl.SettingError, match="is of another run:\n  digest of test examples: was"):
+        run(folder, federation=federation)
+
+
+def test_a_checkpoint_from_before_these_were_compared_is_gone_on_with(folder, whole):
+    metadata = folder / "20" / "state" / "metadata"
+    state = json.loads(metadata.read_text())
+    del state["digests"]["test examples"]
+    metadata.write_text(json.dumps(state))
+    checksums.write(folder / "20")
+    assert result(run(folder)) == whole
 
 
 def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(folder):

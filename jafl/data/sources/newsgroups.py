@@ -113,8 +113,9 @@ def _decode(
     """Writes both splits' tokens and labels, and all words unless a vocabulary is given."""
     numbers = WordNumbers(tokens)
     facts: Mapping[str, Any] = {}
-    for split in ("train", "test"):
-        texts, labels, names = _posts(root, split)
+    posts = {split: _posts(root, split) for split in FOLDERS}
+    names = _common_groups(root, {split: names for split, (_, _, names) in posts.items()})
+    for split, (texts, labels, _) in posts.items():
         if wordpiece_vocabulary is None:
             x = numbers.rows(texts)
         else:
@@ -125,6 +126,20 @@ def _decode(
     if wordpiece_vocabulary is None:
         writer.append("words", numbers.words())
     return {**facts, "groups": names}
+
+
+def _common_groups(root: pathlib.Path, groups: Mapping[str, list[str]]) -> list[str]:
+    """The names of the groups, by which each split numbers its labels; SettingError unless both have the same."""
+    apart = sorted(set(groups["train"]) ^ set(groups["test"]))
+    if apart:
+        there = "train" if apart[0] in groups["train"] else "test"
+        raise SettingError(
+            f"dataset is 'newsgroups', but in {str(root)!r} the group {apart[0]!r} is among the {there} posts only. "
+            "Labels count the groups of a split, so both must have the same: add or remove it.",
+            setting="dataset",
+            value="newsgroups",
+        )
+    return groups["train"]
 
 
 def _files(root: pathlib.Path) -> list[pathlib.Path]:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jafl.base.array_files import write_archive
 from jafl.base.errors import SettingError
 from jafl.base.paths import cannot_be_made, check_folder, write_whole
 from jafl.base.random_keys import options_of_random_numbers
@@ -209,11 +210,7 @@ class RunDirectory:
         self._write_whole(name, lambda path: path.write_text(text))
 
     def _write_arrays(self, name: str, arrays: Mapping[str, Any]) -> None:
-        def write(path: pathlib.Path) -> None:
-            with open(path, "wb") as file:
-                np.savez(file, **arrays)
-
-        self._write_whole(name, write)
+        self._write_whole(name, lambda path: write_archive(path, arrays))
 
     def _write_whole(self, name: str, write: Callable[[pathlib.Path], Any]) -> None:
         write_whole(self.path / name, write)

@@ -51,7 +51,7 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     A seed that did not needed more trips than it made: with these in the place of its trips to the target the mean is
     ``trips_to_target_at_least``.
     """
-    final = [s["final"]["test_accuracy"] for s in summaries if s["final"]]
+    final = [s["final"].get("test_accuracy") for s in summaries if s["final"]]
     final = [accuracy for accuracy in final if accuracy is not None]
     means: dict[str, Any] = {
         "seeds": len(summaries),
@@ -165,5 +165,7 @@ def cost(row: Mapping[str, Any], key: str) -> str:
 
 
 def count(value: float) -> str:
-    """A number as tables show it: 12,500 or 3.4."""
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.1f}"
+    """A number as tables show it: 12,500 or 3.4; 0.0012, where 0.0 would say nothing."""
+    if value >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 0.1 else f"{value:.2g}"

@@ -97,7 +97,7 @@ def diagnose(experiment: Experiment, weights: np.ndarray | None) -> dict[str, An
     numbers = diagnostics.summary(
         schedule,
         num_examples=experiment.federation.num_examples,
-        label_counts=experiment.federation.label_counts(),
+        label_counts=label_counts(experiment.federation),
         weights=kinds_of_weights(experiment, weights),
         groups=diagnostics.groups_by_speed(schedule),
         costs=costs,
@@ -173,20 +173,33 @@ def _run_figures(
     """{name: a function that makes the figure} of a run, of its schedule only if that ran to its end (``whole``)."""
     curves = {experiment.settings.algorithm_name: [evaluations]}
     target = experiment.settings.target_accuracy
-    figures: Figures = {"accuracy": lambda: plots.accuracy_panels(curves, target=target)}
+    figures: Figures = {"accuracy": lambda: learning_curves(curves, target)}
     if plots.reports_change(evaluations):
         figures["reports"] = lambda: plots.reports(evaluations)
     if not plots.is_constant(weights):
         figures["weights"] = lambda: plots.weights(weights)
     if whole:
         return figures | _schedule_figures(experiment, weights)
-    return figures | {"label_split": lambda: label_split(experiment.federation)}
+    return figures | label_split(experiment.federation)
 
 
-def label_split(federation: Federation) -> "Figure":
-    """Who holds which labels."""
+def learning_curves(runs: Mapping[str, Sequence[Evaluations]], target: float | None) -> "Figure":
+    """Test accuracies; losses of runs that measure none, to which the target, an accuracy, says nothing."""
+    rows = [row for several in runs.values() for evaluations in several for row in evaluations]
+    measured = any(row.get("test_accuracy") is not None for row in rows)
+    return plots.accuracy_panels(runs, target=target if measured else None)
+
+
+def label_counts(federation: Federation) -> np.ndarray | None:
+    """``Federation.label_counts``; None of floats, as of regression, which are no labels."""
+    return federation.label_counts() if federation.num_classes else None
+
+
+def label_split(federation: Federation) -> Figures:
+    """Who holds which labels, where there are labels."""
+    labels = label_counts(federation)
     counted = "examples" if federation.y.ndim == 1 else "labels"
-    return plots.label_split(federation.label_counts(), counted)
+    return {} if labels is None else {"label_split": lambda: plots.label_split(labels, counted)}
 
 
 def which_pictures(asked: str | bool | None, show: Callable[[str], None]) -> str:
@@ -230,24 +243,22 @@ def _write(content: bytes, file: pathlib.Path) -> None:
 def _schedule_figures(experiment: Experiment, weights: np.ndarray | None) -> Figures:
     """{name: a function that makes the figure} of a schedule, without figures of constants."""
     schedule, federation = experiment.schedule, experiment.federation
-    name, sizes, labels = (
-        experiment.settings.algorithm_name,
-        federation.num_examples,
-        federation.label_counts(),
-    )
+    name, sizes = experiment.settings.algorithm_name, federation.num_examples
+    labels = label_counts(federation)
     weighted = None
     if weights is not None and np.all(weights >= 0) and np.any(weights > 0):
         weighted = {"as weighted": weights}
     # Where all trips count the same, influence is participation.
     kinds = {n: of for n, of in kinds_of_weights(experiment, weights).items() if not plots.is_constant(of)}
     figures: Figures = {
-        "label_split": lambda: label_split(federation),
+        **label_split(federation),
         "timeline": lambda: plots.timeline(schedule),
         "participation": lambda: plots.participation(
             schedule, diagnostics.influence(schedule, weights), sizes
         ),
-        "labels_seen": lambda: plots.labels_seen(schedule, labels, weighted),
     }
+    if labels is not None:
+        figures["labels_seen"] = lambda: plots.labels_seen(schedule, labels, weighted)
     figures |= _staleness_figures(name, schedule)
     if schedule.discarded_client.size and not plots.is_constant(sizes):  # else all that start are applied
         figures["participating_examples"] = lambda: plots.participating_examples(schedule, sizes)

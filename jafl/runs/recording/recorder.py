@@ -264,7 +264,7 @@ class Recording:
         if error:
             summary |= {"diverged_at_step": error.server_step, "diverged_by_client": error.client}
             options.show(f"{experiment.name}: {error}")
-        if experiment.federation.held_out is not None:
+        if experiment.federation.held_out is not None and "accuracy" in experiment.model.measured:
             accuracy = per_client_accuracy(experiment.model, history.params, experiment.federation)
             summary["client_accuracy"] = accuracy.tolist()
             if (own := history.personal_params) is not None:
