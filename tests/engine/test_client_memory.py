@@ -184,3 +184,19 @@ def test_a_first_state_of_zeros_is_not_added():
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(row))
     again = client_memory.state_of_row(first, row)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), again, initial(params)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_eight_bits_are_unbiased_whatever_the_type_of_the_values(dtype):
+    """Half precision holds neither the random bits of the rounding nor scales of values such as 1e-5."""
+    value = {"w": (jnp.linspace(-1, 1, 50) * 1e-5).astype(dtype), "none": jnp.zeros((0, 3), dtype)}
+    empty = client_memory.allocate(value, 1, "int8")
+    words = jax.random.bits(jax.random.key(0), (500, 2), jnp.uint32)
+    rows = jax.vmap(lambda w: client_memory.as_row(value, "int8", w))(words)
+    held = np.asarray(rows.codes["w"], np.float64) * np.asarray(rows.scales["w"], np.float64)[:, None]
+    exact = np.asarray(value["w"], np.float64)
+    scale = np.abs(exact).max() / 127
+    assert np.abs(held - exact).max() <= scale * 1.0001
+    assert np.abs(held.mean(axis=0) - exact).max() <= 5 * 0.5 * scale / np.sqrt(500)
+    _, stored = client_memory.hold(empty, 0, value, words[0])
+    assert stored["w"].dtype == value["w"].dtype and stored["none"].shape == (0, 3)

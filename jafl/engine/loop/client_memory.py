@@ -91,7 +91,8 @@ def allocate(
     """
     choose("memory_precision", precision, PRECISIONS)
     codes = jax.tree.map(lambda v: rows.memory_zeros(num_clients, v, stored_type(precision, v.dtype)), value)
-    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if precision == "int8" else ()
+    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, scale_type(v.dtype)), value)
+    scales = scales if precision == "int8" else ()
     # On an accelerator nothing is ever held; the fields stay, so that both kinds of memory have one form.
     held = Row(
         jax.tree.map(lambda v: jnp.zeros(v.shape, stored_type(precision, v.dtype)), value),
@@ -103,6 +104,15 @@ def allocate(
 def stored_type(precision: str, dtype: Any) -> Any:
     """The type in which values of type ``dtype`` are stored; whole numbers, such as counts of steps, as they are."""
     return (PRECISIONS[precision] if jnp.issubdtype(dtype, jnp.floating) else None) or dtype
+
+
+def scale_type(dtype: Any) -> Any:
+    """The type of the scales of values of type ``dtype`` in 8 bits, and of the arithmetic that makes their codes.
+
+    At least float32: the random bits of the rounding are beyond the largest number of float16, in which scales of
+    small values would be 0, and bfloat16 has too few bits to round codes without bias.
+    """
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
@@ -184,8 +194,19 @@ def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
 
 def value_of_row(row: Row, like: Any) -> Any:
     """The values [*V] that one client's row holds, in the shapes and types of ``like``."""
-    values = jax.tree.map(lambda c, v: c.astype(v.dtype).reshape(v.shape), row.codes, like)
-    return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
+    return jax.tree.map(lambda values, v: values.reshape(v.shape), decoded(row, like), like)
+
+
+def decoded(row: Row, like: Any) -> Any:
+    """The values of rows in the types of ``like``: of one, or of several with an axis before all others."""
+    if row.scales == ():
+        return jax.tree.map(lambda codes, v: codes.astype(v.dtype), row.codes, like)
+
+    def decode(codes, scales, v):
+        factors = scales.reshape(*scales.shape, *[1] * (codes.ndim - scales.ndim))
+        return (codes.astype(scales.dtype) * factors).astype(v.dtype)
+
+    return jax.tree.map(decode, row.codes, row.scales, like)
 
 
 def as_row(value: Any, precision: str, words: jax.Array) -> Row:
@@ -223,7 +244,9 @@ def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array
     """(codes int8, scale []) of one leaf: codes * scale is ``value`` in the mean; whole numbers are their codes."""
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value, jnp.ones((), value.dtype)
-    scale = jnp.max(jnp.abs(value)) / 127
+    value = value.astype(scale_type(value.dtype))
+    # ``initial``: a leaf may have no entries.
+    scale = jnp.max(jnp.abs(value), initial=0) / 127
     place = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
     bits = mix(mix(place ^ words[0]) + words[1] + jnp.uint32(leaf * 0x9E3779B9 & 0xFFFFFFFF))
     # 24 random bits, as many as float32 holds exactly: a number from 0 to 1, never 1.

@@ -163,7 +163,7 @@ def _allocate(
         return jax.tree.map(jax.vmap(zeros), like)
 
     def stored(like, number, precision):
-        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), like)
+        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), client_memory.scale_type(p.dtype)), like)
         return Row(rows(like, number, precision), scales if precision == "int8" else ())
 
     states = None
