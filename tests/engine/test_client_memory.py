@@ -200,3 +200,18 @@ def test_eight_bits_are_unbiased_whatever_the_type_of_the_values(dtype):
     assert np.abs(held.mean(axis=0) - exact).max() <= 5 * 0.5 * scale / np.sqrt(500)
     _, stored = client_memory.hold(empty, 0, value, words[0])
     assert stored["w"].dtype == value["w"].dtype and stored["none"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("platform", ROWS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_in_full_precision_begin_with_the_first_state(platform, dtype):
+    """The row that is held at first, too; and no other precision has them."""
+    state = {"best": jnp.full(2, jnp.inf, dtype), "model": jnp.ones((9, 130), dtype), "zeros": jnp.zeros(3)}
+    rows, first = ROWS[platform], client_memory.first_values(lambda params: state, PARAMS)
+    for precision, begins in (("full", True), ("int8", False)):
+        memory = client_memory.allocate(client_memory.Stored(None, state), 3, precision, rows)
+        memory = rows.write_pending_row(client_memory.begin_with(first, memory, precision))
+        assert memory.first == ((None,) * 3 if begins else first)
+        for client in range(3 if begins else 0):
+            own = client_memory.fetch_state(memory, jnp.int32(client), state)
+            jax.tree.map(np.testing.assert_array_equal, own, state)

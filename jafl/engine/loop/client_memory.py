@@ -17,6 +17,7 @@ from jax import lax
 from jafl.base.errors import choose
 from jafl.base.jaxpr_dependence import dependences
 from jafl.base.keyed_shuffle import mix
+from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.accelerator_rows import AcceleratorRows
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.forms.tiled_rows import row_at
@@ -48,7 +49,7 @@ class ClientMemory(NamedTuple):
       held: the row that is still to be written.
       client: [] int32, whose row that is.
       first: the leaves of the state [*S] before a client's first trip, of which rows hold the difference; None in the
-        place of those that are zeros.
+        place of those that rows hold as they are.
     """
 
     codes: Any
@@ -147,6 +148,31 @@ def first_values(initial: Callable[[Any], Any], params: Any) -> tuple[Any, ...]:
         ]
     leaves = jax.tree.leaves(initial(params))
     return tuple(None if is_zero else leaf for is_zero, leaf in zip(zeros, leaves, strict=True))
+
+
+def begin_with(first: tuple[Any, ...], memory: ClientMemory, precision: str) -> ClientMemory:
+    """A memory of zeros whose clients have the state of which ``first`` are the leaves, as ``first_values`` has them.
+
+    In full precision the rows hold it. Its difference from a later state would not give that state again: not where
+    it is infinite, as the best loss before any, and not to the last digits where it is large.
+    """
+    if precision != "full":
+        return memory._replace(first=first)
+    codes, held = memory.of_work().codes, memory.of_work().held.codes
+    codes, held = rows_with(first, codes), rows_with(first, jax.tree.map(lambda v: v[None], held))
+    held = jax.tree.map(lambda v: v[0], held)
+    return memory._replace(
+        codes=memory.codes._replace(work=codes),
+        held=memory.held._replace(codes=memory.held.codes._replace(work=held)),
+        first=(None,) * len(first),
+    )
+
+
+def rows_with(first: tuple[Any, ...], rows: Any) -> Any:
+    """Rows [rows, *S] of zeros, all of them set to the leaves of ``first`` that are not None."""
+    leaves, tree = jax.tree.flatten(rows, is_leaf=tiled_rows.reads_itself)
+    pairs = zip(leaves, first, strict=True)
+    return jax.tree.unflatten(tree, [r if v is None else tiled_rows.all_like(v, r) for r, v in pairs])
 
 
 def state_of_row(first: tuple[Any, ...], row: Any) -> Any:
