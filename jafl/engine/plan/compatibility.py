@@ -104,7 +104,7 @@ def _check_first_state(state: Any, precision: str) -> None:
     """Raises SettingError for a first state of which no difference can be held."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         # A number of a traced run cannot be looked at.
-        if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             continue
         values = np.asarray(jax.device_get(leaf), np.float64)
         wrong = values[~np.isfinite(values)]
