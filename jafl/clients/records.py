@@ -69,13 +69,13 @@ class ClientStateRequest(NamedTuple):
     ``ClientResult.state``. The new value is written when the trip is applied. A trip that is thrown away leaves the
     value as it was; a trip in a server step that the rule skips counts as applied. In every plan a trip trains only
     after its client's previous applied trip has been folded. On the device each value is a row of the client memory,
-    stored as its difference from the initial value.
+    in few bits stored as its difference from the initial value.
 
     Attributes:
       initial: (params) -> [*S], any pytree of arrays: the value before a client's first applied trip, for the initial
         model. Default: zeros in the shapes of the model.
       precision: precision in which the memory holds the values: "full", "bfloat16" or "int8"; whole numbers,
-        such as counts of steps, are held as they are.
+        such as counts of steps, are held as they are. In few bits the initial value must be finite.
 
     Examples:
       >>> jafl.ClientStateRequest(precision="bfloat16").precision

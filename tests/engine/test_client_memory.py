@@ -184,3 +184,34 @@ def test_a_first_state_of_zeros_is_not_added():
     assert all(not np.any(leaf) for leaf in jax.tree.leaves(row))
     again = client_memory.state_of_row(first, row)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), again, initial(params)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_eight_bits_are_unbiased_whatever_the_type_of_the_values(dtype):
+    """Half precision holds neither the random bits of the rounding nor scales of values such as 1e-5."""
+    value = {"w": (jnp.linspace(-1, 1, 50) * 1e-5).astype(dtype), "none": jnp.zeros((0, 3), dtype)}
+    empty = client_memory.allocate(value, 1, "int8")
+    words = jax.random.bits(jax.random.key(0), (500, 2), jnp.uint32)
+    rows = jax.vmap(lambda w: client_memory.as_row(value, "int8", w))(words)
+    held = np.asarray(rows.codes["w"], np.float64) * np.asarray(rows.scales["w"], np.float64)[:, None]
+    exact = np.asarray(value["w"], np.float64)
+    scale = np.abs(exact).max() / 127
+    assert np.abs(held - exact).max() <= scale * 1.0001
+    assert np.abs(held.mean(axis=0) - exact).max() <= 5 * 0.5 * scale / np.sqrt(500)
+    _, stored = client_memory.hold(empty, 0, value, words[0])
+    assert stored["w"].dtype == value["w"].dtype and stored["none"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("platform", ROWS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_in_full_precision_begin_with_the_first_state(platform, dtype):
+    """The row that is held at first, too; and no other precision has them."""
+    state = {"best": jnp.full(2, jnp.inf, dtype), "model": jnp.ones((9, 130), dtype), "zeros": jnp.zeros(3)}
+    rows, first = ROWS[platform], client_memory.first_values(lambda params: state, PARAMS)
+    for precision, begins in (("full", True), ("int8", False)):
+        memory = client_memory.allocate(client_memory.Stored(None, state), 3, precision, rows)
+        memory = rows.write_pending_row(client_memory.begin_with(first, memory, precision))
+        assert memory.first == ((None,) * 3 if begins else first)
+        for client in range(3 if begins else 0):
+            own = client_memory.fetch_state(memory, jnp.int32(client), state)
+            jax.tree.map(np.testing.assert_array_equal, own, state)

@@ -156,6 +156,32 @@ def test_a_client_reads_what_its_last_applied_trip_has_left(name: str, how: dict
         np.testing.assert_allclose(leaf, last, rtol=1e-12)
 
 
+def remembering_work(first: float, precision: str = "full") -> ClientWork:
+    """Its clients keep one number, ``first`` before their first trip, and move by what they kept."""
+
+    def train(data, start, client, key):
+        kept, one = data.state, jnp.int32(1)
+        update = jax.tree.map(lambda s: jnp.full_like(s, jnp.where(kept == first, 0.0, kept)), start)
+        return ClientResult(update, jnp.ones(()), one, one, state=1.0 + client.astype(kept.dtype))
+
+    return ClientWork(train, MODEL, state=ClientStateRequest(lambda params: jnp.float32(first), precision))
+
+
+@pytest.mark.few_by_default(2)
+@pytest.mark.parametrize("first", [np.inf, 1e12])
+def test_a_first_state_that_is_infinite_or_large_changes_no_later_one(how: dict[str, Any], first: float):
+    """Its difference from a later state is infinite, or has lost the later state's digits."""
+    events = schedule()
+    expected = simulate(events, remembering_work(-1.0), rules.fedbuff(), **options(events, {}))
+    history = simulate(events, remembering_work(first), rules.fedbuff(), **options(events, how))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), history.params, expected.params)
+
+
+def test_a_first_state_that_is_infinite_is_refused_in_few_bits():
+    with pytest.raises(jafl.SettingError, match="what a client keeps at .* at first is inf, .*'int8'"):
+        simulate(schedule(), remembering_work(np.inf, "int8"), rules.fedbuff())
+
+
 @pytest.mark.full
 @pytest.mark.few_in_full(2)
 @pytest.mark.usefixtures("float64")

@@ -44,6 +44,10 @@ class BitRows:
         bits = jnp.reshape(_bits(row), self.bits.shape[1:])
         return BitRows(lax.dynamic_update_index_in_dim(self.bits, bits, number, 0))
 
+    def all_like(self, row: jax.Array) -> "BitRows":
+        """The rows, each of them set to ``row``, of as many entries, bfloat16."""
+        return BitRows(jnp.broadcast_to(jnp.reshape(_bits(row), self.bits.shape[1:]), self.bits.shape))
+
     def with_rows(self, numbers: jax.Array, rows: jax.Array) -> "BitRows":
         """The rows with some of them set to ``rows`` [B, *shape]; those past the end are dropped."""
         return BitRows(self.bits.at[numbers].set(_bits(rows), mode="drop"))

@@ -60,6 +60,12 @@ class TiledRows:
             self, tiles=lax.dynamic_update_slice(self.tiles, value, self._first(number))
         )
 
+    def all_like(self, row: jax.Array) -> "TiledRows":
+        """The rows, each of them set to ``row`` [*shape]."""
+        value = _swapped(row, self.swapped)
+        padding = [(0, whole - part) for whole, part in zip(self.tiles.shape[1:], value.shape, strict=True)]
+        return dataclasses.replace(self, tiles=jnp.broadcast_to(jnp.pad(value, padding), self.tiles.shape))
+
     def _first(self, number: jax.Array) -> tuple[jax.Array, ...]:
         """Where a row begins; all of one type."""
         number = jnp.asarray(number)
@@ -103,6 +109,13 @@ def starting_with(first: jax.Array, rows: Any) -> Any:
         return rows
     padding = [(0, len(rows) - len(first)), *[(0, 0)] * (rows.ndim - 1)]
     return jnp.pad(first.astype(rows.dtype), padding)
+
+
+def all_like(row: jax.Array, rows: Any) -> Any:
+    """``rows``, each of them set to ``row`` of as many entries."""
+    if reads_itself(rows):
+        return rows.all_like(row)
+    return jnp.broadcast_to(jnp.reshape(row, rows.shape[1:]), rows.shape)
 
 
 def row_at(arrays: Any, number: jax.Array, many: bool) -> Any:

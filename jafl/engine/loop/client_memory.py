@@ -17,6 +17,7 @@ from jax import lax
 from jafl.base.errors import choose
 from jafl.base.jaxpr_dependence import dependences
 from jafl.base.keyed_shuffle import mix
+from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.accelerator_rows import AcceleratorRows
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.forms.tiled_rows import row_at
@@ -48,7 +49,7 @@ class ClientMemory(NamedTuple):
       held: the row that is still to be written.
       client: [] int32, whose row that is.
       first: the leaves of the state [*S] before a client's first trip, of which rows hold the difference; None in the
-        place of those that are zeros.
+        place of those that rows hold as they are.
     """
 
     codes: Any
@@ -91,7 +92,8 @@ def allocate(
     """
     choose("memory_precision", precision, PRECISIONS)
     codes = jax.tree.map(lambda v: rows.memory_zeros(num_clients, v, stored_type(precision, v.dtype)), value)
-    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, v.dtype), value) if precision == "int8" else ()
+    scales = jax.tree.map(lambda v: jnp.zeros(num_clients, scale_type(v.dtype)), value)
+    scales = scales if precision == "int8" else ()
     # On an accelerator nothing is ever held; the fields stay, so that both kinds of memory have one form.
     held = Row(
         jax.tree.map(lambda v: jnp.zeros(v.shape, stored_type(precision, v.dtype)), value),
@@ -103,6 +105,15 @@ def allocate(
 def stored_type(precision: str, dtype: Any) -> Any:
     """The type in which values of type ``dtype`` are stored; whole numbers, such as counts of steps, as they are."""
     return (PRECISIONS[precision] if jnp.issubdtype(dtype, jnp.floating) else None) or dtype
+
+
+def scale_type(dtype: Any) -> Any:
+    """The type of the scales of values of type ``dtype`` in 8 bits, and of the arithmetic that makes their codes.
+
+    At least float32: the random bits of the rounding are beyond the largest number of float16, in which scales of
+    small values would be 0, and bfloat16 has too few bits to round codes without bias.
+    """
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
@@ -137,6 +148,31 @@ def first_values(initial: Callable[[Any], Any], params: Any) -> tuple[Any, ...]:
         ]
     leaves = jax.tree.leaves(initial(params))
     return tuple(None if is_zero else leaf for is_zero, leaf in zip(zeros, leaves, strict=True))
+
+
+def begin_with(first: tuple[Any, ...], memory: ClientMemory, precision: str) -> ClientMemory:
+    """A memory of zeros whose clients have the state of which ``first`` are the leaves, as ``first_values`` has them.
+
+    In full precision the rows hold it. Its difference from a later state would not give that state again: not where
+    it is infinite, as the best loss before any, and not to the last digits where it is large.
+    """
+    if precision != "full":
+        return memory._replace(first=first)
+    codes, held = memory.of_work().codes, memory.of_work().held.codes
+    codes, held = rows_with(first, codes), rows_with(first, jax.tree.map(lambda v: v[None], held))
+    held = jax.tree.map(lambda v: v[0], held)
+    return memory._replace(
+        codes=memory.codes._replace(work=codes),
+        held=memory.held._replace(codes=memory.held.codes._replace(work=held)),
+        first=(None,) * len(first),
+    )
+
+
+def rows_with(first: tuple[Any, ...], rows: Any) -> Any:
+    """Rows [rows, *S] of zeros, all of them set to the leaves of ``first`` that are not None."""
+    leaves, tree = jax.tree.flatten(rows, is_leaf=tiled_rows.reads_itself)
+    pairs = zip(leaves, first, strict=True)
+    return jax.tree.unflatten(tree, [r if v is None else tiled_rows.all_like(v, r) for r, v in pairs])
 
 
 def state_of_row(first: tuple[Any, ...], row: Any) -> Any:
@@ -184,8 +220,19 @@ def fetch(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
 
 def value_of_row(row: Row, like: Any) -> Any:
     """The values [*V] that one client's row holds, in the shapes and types of ``like``."""
-    values = jax.tree.map(lambda c, v: c.astype(v.dtype).reshape(v.shape), row.codes, like)
-    return values if row.scales == () else jax.tree.map(lambda c, s: c * s, values, row.scales)
+    return jax.tree.map(lambda values, v: values.reshape(v.shape), decoded(row, like), like)
+
+
+def decoded(row: Row, like: Any) -> Any:
+    """The values of rows in the types of ``like``: of one, or of several with an axis before all others."""
+    if row.scales == ():
+        return jax.tree.map(lambda codes, v: codes.astype(v.dtype), row.codes, like)
+
+    def decode(codes, scales, v):
+        factors = scales.reshape(*scales.shape, *[1] * (codes.ndim - scales.ndim))
+        return (codes.astype(scales.dtype) * factors).astype(v.dtype)
+
+    return jax.tree.map(decode, row.codes, row.scales, like)
 
 
 def as_row(value: Any, precision: str, words: jax.Array) -> Row:
@@ -223,7 +270,9 @@ def _quantized(value: jax.Array, words: jax.Array, leaf: int) -> tuple[jax.Array
     """(codes int8, scale []) of one leaf: codes * scale is ``value`` in the mean; whole numbers are their codes."""
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value, jnp.ones((), value.dtype)
-    scale = jnp.max(jnp.abs(value)) / 127
+    value = value.astype(scale_type(value.dtype))
+    # ``initial``: a leaf may have no entries.
+    scale = jnp.max(jnp.abs(value), initial=0) / 127
     place = jnp.arange(value.size, dtype=jnp.uint32).reshape(value.shape)
     bits = mix(mix(place ^ words[0]) + words[1] + jnp.uint32(leaf * 0x9E3779B9 & 0xFFFFFFFF))
     # 24 random bits, as many as float32 holds exactly: a number from 0 to 1, never 1.

@@ -42,7 +42,8 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
         if value is not None:
             memory = client_memory.allocate(value, num_clients, precision, program.placement.rows)
         if memory and kept is not None:
-            memory = memory._replace(first=client_memory.first_values(work.state.initial, params))
+            first = client_memory.first_values(work.state.initial, params)
+            memory = client_memory.begin_with(first, memory, precision)
 
         # Shapes of reports are not declared by rules; one traced step says what they are.
         as_columns: dict[str, str] = {}

@@ -163,13 +163,17 @@ def _allocate(
         return jax.tree.map(jax.vmap(zeros), like)
 
     def stored(like, number, precision):
-        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), p.dtype), like)
+        scales = jax.tree.map(lambda p: jnp.zeros((len(p), number), client_memory.scale_type(p.dtype)), like)
         return Row(rows(like, number, precision), scales if precision == "int8" else ())
 
     states = None
     if client_work is not None and (request := client_work.build().state):
         kept = jax.vmap(request.initial)(params)
         states = ClientStates(stored(kept, state_rows, request.precision), first_state)
+        if request.precision == "full":
+            # As ``client_memory.begin_with`` has it.
+            codes = jax.vmap(client_memory.rows_with)(first_state, states.rows.codes)
+            states = ClientStates(states.rows._replace(codes=codes), (None,) * len(first_state))
     carry = MatrixCarry(
         lasting=state_arrays,
         snapshots=jax.tree.map(jax.vmap(tiled_rows.starting_with), version, rows(params, slots)),

@@ -99,7 +99,7 @@ class ClientStates(NamedTuple):
     """What clients keep between their trips.
 
     Attributes:
-      rows: ``Row`` of [B, N, *S], the difference of each client's state from the first one.
+      rows: ``Row`` of [B, N, *S], each client's state, in few bits its difference from the first one.
       first: [B, *S] the leaves of the state before a client's first trip, as ``ClientMemory.first``.
     """
 

@@ -263,12 +263,14 @@ def _stored_values(carry: MatrixCarry, segment: Segments, first: Any, number: in
     """[number, *P] the clients' stored values times their factors in the rows of the matrix from ``first`` on."""
     row = rows_at(carry.memory, segment.memory_client)
     factors = lax.dynamic_slice_in_dim(segment.matrix, first, number)
-    return _product(factors, [(factors.shape[1] - len(segment.memory_client), _values(row, carry.lasting))])
+    return _product(
+        factors, [(factors.shape[1] - len(segment.memory_client), client_memory.decoded(row, carry.lasting))]
+    )
 
 
 def _blocks(state_arrays: ArrayTree, wave: Wave, segment: Segments) -> list[tuple[int, ArrayTree]]:
     """The arrays that a segment's products read, [n, *P] each, with the first column of their factors."""
-    stored = None if wave.stored is None else _values(wave.stored, state_arrays)
+    stored = None if wave.stored is None else client_memory.decoded(wave.stored, state_arrays)
     blocks, first = [], 0
     # Blocks side by side, and not one array: to put them together would copy all of them. The order is ``Layout``'s.
     for rows in (state_arrays, wave.updates, wave.starts, *wave.sent, stored):
@@ -297,15 +299,3 @@ def _product(matrix: Array, blocks: list[tuple[int, ArrayTree]]) -> ArrayTree:
 
     columns, trees = zip(*blocks, strict=True)
     return jax.tree.map(multiply, *trees)
-
-
-def _values(row: Row, like: ArrayTree) -> ArrayTree:
-    """[n, *P] the values of stored rows, in the types of ``like``."""
-    values = jax.tree.map(lambda codes, leaf: codes.astype(leaf.dtype), row.codes, like)
-    if row.scales == ():
-        return values
-    return jax.tree.map(
-        lambda codes, scales: codes * scales.reshape(*scales.shape, *[1] * (codes.ndim - scales.ndim)),
-        values,
-        row.scales,
-    )

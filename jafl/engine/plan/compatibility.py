@@ -85,6 +85,8 @@ def check_exchange(work: ClientWork, rule: Rule, params: Params) -> None:
         fits = jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)
         name = f"the type of what a client keeps at {jax.tree_util.keystr(path)}"
         require(fits, name, str(leaf.dtype), "a floating type, or an integer one")
+    if precision != "full" and not any(isinstance(p, _NO_NUMBERS) for p in jax.tree.leaves(params)):
+        _check_first_state(work.state.initial(params), precision)
     if rule.remembers:
         name, allowed = (
             "the precision of the clients' state",
@@ -92,6 +94,24 @@ def check_exchange(work: ClientWork, rule: Rule, params: Params) -> None:
         )
         remedy = "What rule and client work store for a client lies in one row."
         require(precision == rule.memory_precision, name, precision, allowed, remedy)
+
+
+# What stands for parameters where only their shapes are known.
+_NO_NUMBERS = (jax.ShapeDtypeStruct, jax.core.Tracer)
+
+
+def _check_first_state(state: Any, precision: str) -> None:
+    """Raises SettingError for a first state of which no difference can be held."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        # A number of a traced run cannot be looked at.
+        if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            continue
+        values = np.asarray(jax.device_get(leaf), np.float64)
+        wrong = values[~np.isfinite(values)]
+        name = f"what a client keeps at {jax.tree_util.keystr(path)} at first"
+        allowed = f"finite where the precision of the clients' state is {precision!r}"
+        remedy = "In few bits the memory holds differences from it: take a large number, or precision 'full'."
+        require(not wrong.size, name, float(wrong[0]) if wrong.size else None, allowed, remedy)
 
 
 def _check_steps(schedule: EventSchedule, rule: Rule) -> None:
