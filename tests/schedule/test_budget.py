@@ -18,7 +18,7 @@ from schedule_cases import (
 )
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals
+from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals, synchronous
 
 
 def made(case, **changes):
@@ -98,6 +98,18 @@ def test_a_budget_of_all_trips_that_clients_can_make_is_used_and_a_larger_one_re
         assert asynchronous(**arguments, client_trips=client_trips).num_steps == steps
     with pytest.raises(SettingError, match="The schedule starves"):
         asynchronous(**arguments, client_trips=trips + 1)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"most_trips": 1, "deadline": 9.0}, {"dropout": Dropout(1.0, trips=1)}], ids=str
+)
+def test_a_budget_of_all_trips_buys_rounds_and_a_larger_one_is_refused(changes):
+    """Of five clients three train in the first round, and the two that are left in the second one."""
+    arguments = {"num_clients": 5, "cohort_size": 3, "delay": delays.constant(1.0), **changes}
+    for client_trips, steps in {3: 1, 4: 1, 5: 2}.items():
+        assert synchronous(**arguments, client_trips=client_trips).num_steps == steps
+    with pytest.raises(SettingError, match="The schedule starves"):
+        synchronous(**arguments, client_trips=6)
 
 
 def test_a_flush_is_bought_if_its_trip_is():
