@@ -132,13 +132,14 @@ def synchronous(
         beside = {"cohort_size": cohort_size, "over_selection": over_selection, "cohorts": cohorts}
         for other, value in beside.items():  # which would decide by themselves who takes part
             require(value in (None, 0.0, "fixed"), other, value, "left out where participation is given")
-        started, name = max(math.ceil(chances.sum()), 1), "participation * num_clients"
+        started, name = num_clients, "the sum of participation"
     law.check_clients(num_clients)
     check_local_steps(local_steps, num_clients)
     if local_steps is not None:
         law = DelayOfSteps(law, local_steps)
     _check_end_of_rounds(deadline, min_reports, num_clients if cohort_size is None else cohort_size)
-    rounds = steps_within(server_steps, client_trips, trips_per_step=started, setting=name)
+    in_a_round = started if chances is None else float(chances.sum())
+    rounds = steps_within(server_steps, client_trips, trips_per_step=in_a_round, setting=name)
 
     others = {
         "dropout": dropout,

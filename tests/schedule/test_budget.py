@@ -112,6 +112,29 @@ def test_a_budget_of_all_trips_buys_rounds_and_a_larger_one_is_refused(changes):
         synchronous(**arguments, client_trips=6)
 
 
+@pytest.mark.parametrize(
+    ("clients", "participation", "client_trips"),
+    [(30, 0.1, 300), (23, 0.1, 230), (10, 0.01, 10), (10, [0.1] * 10, 100), (4, 1.0, 403)],
+    ids=str,
+)
+def test_a_budget_buys_rounds_by_the_mean_number_of_clients_that_take_part(
+    clients, participation, client_trips
+):
+    """A hundred of them each, be the mean whole, a fraction, or below one."""
+    schedule = synchronous(
+        num_clients=clients,
+        participation=participation,
+        delay=delays.constant(1.0),
+        client_trips=client_trips,
+    )
+    assert schedule.num_steps == 100
+
+
+def test_a_budget_of_rounds_in_which_hardly_anybody_takes_part_is_refused():
+    with pytest.raises(SettingError, match="sum of participation is 1e-12, but must be such that 10 trips"):
+        synchronous(num_clients=1, participation=1e-12, delay=delays.constant(1.0), client_trips=10)
+
+
 def test_a_flush_is_bought_if_its_trip_is():
     """Of four trips at 1 three make a step, and the fourth a short one at 1.5: four trips buy both."""
     arguments = {**FOUR_EQUAL, "buffer_size": 3, "flush_after": 0.5}
