@@ -101,6 +101,29 @@ def test_a_budget_of_all_trips_that_clients_can_make_is_used_and_a_larger_one_re
 
 
 @pytest.mark.parametrize(
+    "world", [{"most_trips": 1, "failure_rate": 1e-9}, {"dropout": Dropout(1.0, trips=1)}], ids=str
+)
+@pytest.mark.parametrize(
+    ("protocol", "options", "steps"),
+    [
+        (asynchronous, {"concurrency": 4, "step_when": "harmonic_mean", "buffer_size": 4}, 1),
+        # The first step waits for a trip of each client, who then make no more.
+        (asynchronous, {"concurrency": 4, "step_when": "each_client_once_a_round"}, 1),
+        (asynchronous, {"concurrency": 2, "step_every": 1.0}, 2),
+        (open_arrivals, {"start_rate": 1.0}, 4),
+    ],
+    ids=str,
+)
+def test_a_budget_of_all_trips_is_used_whatever_makes_the_steps(protocol, options, steps, world):
+    """Each of four clients makes one trip."""
+    arguments = {"num_clients": 4, "delay": delays.constant(1.0), **options, **world}
+    schedule = protocol(**arguments, client_trips=4)
+    assert (schedule.num_steps, schedule.num_trips) == (steps, 4)
+    with pytest.raises(SettingError, match="The schedule starves"):
+        protocol(**arguments, client_trips=5)
+
+
+@pytest.mark.parametrize(
     "changes", [{"most_trips": 1, "deadline": 9.0}, {"dropout": Dropout(1.0, trips=1)}], ids=str
 )
 def test_a_budget_of_all_trips_buys_rounds_and_a_larger_one_is_refused(changes):
