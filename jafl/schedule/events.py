@@ -136,6 +136,8 @@ class Events(EventState):
 
     def _check_progress(self) -> None:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
+        if len(self.arrived) + len(self.discarded) > self.most_trips:
+            self.last_version = self.version  # whatever step follows takes more trips than were asked for
         if self.ended_since_step > self.patience and self.version < self.last_version:
             allowed = f"smaller: {self.ended_since_step:,} trips ended before server step {self.version:,}"
             require(not self.step_every, "step_every", self.step_every, allowed)
@@ -148,8 +150,6 @@ class Events(EventState):
         if self.empty_steps >= MOST_EMPTY_STEPS:
             allowed = f"larger: no trip arrived in {self.empty_steps:,} server steps, one after the other"
             require(False, "step_every", self.step_every, allowed)
-        if self.stepped and len(self.arrived) + len(self.discarded) > self.most_trips:
-            self.last_version = self.version
 
     def _free_places(self) -> None:
         if self.limits and self.restart == "at_once":

@@ -18,7 +18,15 @@ from schedule_cases import (
 )
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals, synchronous
+from jafl.schedule import (
+    Dropout,
+    asynchronous,
+    availability,
+    delays,
+    drawn_staleness,
+    open_arrivals,
+    synchronous,
+)
 
 
 def made(case, **changes):
@@ -121,6 +129,17 @@ def test_a_budget_of_all_trips_is_used_whatever_makes_the_steps(protocol, option
     assert (schedule.num_steps, schedule.num_trips) == (steps, 4)
     with pytest.raises(SettingError, match="The schedule starves"):
         protocol(**arguments, client_trips=5)
+
+
+def test_a_budget_of_trips_that_lead_to_no_step_any_more_is_used():
+    """Clients are there for two of four units of time, in which their first trips end, and no others."""
+    arguments = {"num_clients": 4, "concurrency": 4, "buffer_size": 2}
+    delay = delays.from_function(lambda client, trip: 3.0 if trip else 1.0)
+    presence = availability.windows(range(5), [0.0] * 4, [2.0] * 4, period=4.0, loses_trips=True)
+    schedule = asynchronous(**arguments, delay=delay, availability=presence, client_trips=10)
+    assert (schedule.num_steps, schedule.num_trips) == (2, 4)
+    with pytest.raises(SettingError, match="no step follows"):
+        asynchronous(**arguments, delay=delay, availability=presence, server_steps=3)
 
 
 @pytest.mark.parametrize(
