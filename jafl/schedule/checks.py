@@ -1,5 +1,6 @@
 """Checks that all protocols share."""
 
+from fractions import Fraction
 from typing import Any
 
 from jafl.base.errors import is_whole_number, require, whole_number
@@ -31,7 +32,7 @@ def check_delay(delay: Any) -> None:
 
 
 def steps_within(
-    server_steps: int | None, client_trips: int | None, *, trips_per_step: int, setting: str
+    server_steps: int | None, client_trips: int | None, *, trips_per_step: float | Fraction, setting: str
 ) -> int:
     """The number of server steps: ``server_steps``, or as many whole ones as ``client_trips`` allow."""
     require(
@@ -45,7 +46,7 @@ def steps_within(
         steps = whole_number("server_steps", server_steps, 1)
         allowed = f"such that there are below 2**31 trips, not {steps:,} server steps of {trips_per_step:,}"
         remedy = f"Lower server_steps or {setting}."
-        require(steps * trips_per_step < 2**31, "server_steps", steps, allowed, remedy)
+        require(steps * max(trips_per_step, 1) < 2**31, "server_steps", steps, allowed, remedy)
         return steps
     client_trips = whole_number("client_trips", client_trips, 1)
     require(
@@ -55,4 +56,10 @@ def steps_within(
         f"at most client_trips ({client_trips}), or it never fills",
         f"Lower {setting} or raise client_trips.",
     )
-    return client_trips // trips_per_step
+    if isinstance(trips_per_step, float):  # a mean
+        allowed = f"such that {client_trips:,} trips are below 2**31 server steps"
+        require(client_trips < 2**31 * trips_per_step, setting, trips_per_step, allowed, f"Raise {setting}.")
+        trips_per_step = Fraction(trips_per_step).limit_denominator(
+            10**12
+        )  # 23 * 0.1 is 2.3 but for rounding
+    return int(client_trips // trips_per_step)

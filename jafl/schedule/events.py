@@ -70,17 +70,24 @@ class Events(EventState):
         if not self.plain:
             if self.predicate or self.step_every:
                 self._check_hope()
+                if self.version == self.last_version:
+                    return False
             if self.start_times and not self.picker.idle:
                 self._leave_out_starts(min(moment, self.leave_at, self.flush_at, self._next_waking()))
             wakes = self._next_waking() if self.free_places else math.inf
             noticed = self.unnoticed[0][0] if self.unnoticed else math.inf
             moment = min(moment, self.leave_at, self.flush_at, wakes, noticed, self.next_start)
         if moment == math.inf:
-            if len(self.arrived) + len(self.discarded) >= self.most_trips:
-                return False
-            raise Standstill(self).refusal()
+            self._stop(Standstill(self))
+            return False
         self.now, self.stepped = moment, False
         return True
+
+    def _stop(self, standstill: Standstill) -> None:
+        """Ends a run in which no step follows any more; refuses one that has not made the trips asked for."""
+        if len(self.arrived) + len(self.discarded) < self.most_trips:
+            raise standstill.refusal()
+        self.last_version = self.version
 
     # The phases of one instant, in their order.
 
@@ -129,6 +136,8 @@ class Events(EventState):
 
     def _check_progress(self) -> None:
         """Refuses a run in which no step follows any more; ends one that has made the trips that were asked for."""
+        if len(self.arrived) + len(self.discarded) > self.most_trips:
+            self.last_version = self.version  # whatever step follows takes more trips than were asked for
         if self.ended_since_step > self.patience and self.version < self.last_version:
             allowed = f"smaller: {self.ended_since_step:,} trips ended before server step {self.version:,}"
             require(not self.step_every, "step_every", self.step_every, allowed)
@@ -141,8 +150,6 @@ class Events(EventState):
         if self.empty_steps >= MOST_EMPTY_STEPS:
             allowed = f"larger: no trip arrived in {self.empty_steps:,} server steps, one after the other"
             require(False, "step_every", self.step_every, allowed)
-        if self.stepped and len(self.arrived) + len(self.discarded) > self.most_trips:
-            self.last_version = self.version
 
     def _free_places(self) -> None:
         if self.limits and self.restart == "at_once":
@@ -279,13 +286,13 @@ class Events(EventState):
         self.next_start = next(start for start in self.start_times if start >= before)
 
     def _count_starts(self) -> None:
-        """Open arrivals: as many places as starts that are due; refuses a run in which nobody can ever start."""
+        """Open arrivals: as many places as starts that are due; stops a run in which nobody can ever start."""
         assert self.start_times
         while self.next_start <= self.now:
             self.free_places, self.next_start = self.free_places + 1, next(self.start_times)
         nobody = not (self.in_flight or self.picker.idle) and self._next_waking() == self.flush_at == math.inf
         if nobody and self.version < self.last_version:
-            raise Standstill(self).refusal()
+            self._stop(Standstill(self))
 
     def _next_waking(self) -> float:
         return self.asleep[0][0] if self.asleep else math.inf
@@ -299,7 +306,7 @@ class Events(EventState):
         return any(each is not None for each in (*clients, *server, *steps))
 
     def _check_hope(self) -> None:
-        """Refuses a run whose steps wait for a client that never comes, or would be empty from now on."""
+        """Stops a run whose steps wait for a client that never comes, or would be empty from now on."""
         if self.predicate and (self.gone or self.asleep or self.limits):
             lost = self.gone.union(client for wakes, client in self.asleep if wakes == math.inf)
             if self.limits:
@@ -307,12 +314,12 @@ class Events(EventState):
                 lost.update(client for client, taken in enumerate(self.limits.taken) if taken >= most)
             unheard = self.predicate.waits_for(lost)
             if unheard:
-                raise Standstill(self, unheard=unheard).refusal()
+                self._stop(Standstill(self, unheard=unheard))
         # Where the server has just stepped, who could start has done so.
         if self.step_every and self.stepped and not (self.in_flight or self.in_buffer or self.unnoticed):
             rest = self.limits is not None and self.limits.resting > 0
             if not rest and self._next_waking() == math.inf:
-                raise Standstill(self).refusal()
+                self._stop(Standstill(self))
 
     def _schedule(self) -> EventSchedule:
         under_way = sorted(self.in_flight, key=CLIENT)

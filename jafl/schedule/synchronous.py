@@ -85,7 +85,7 @@ def synchronous(
       deadline: a round ends so much simulated time after its start at the latest, with those that have reported by
         then, at that very instant included. Above 0. Default: never.
       min_reports: a round with fewer reports is void; and a round begins when so many clients are there. From 1 to
-        ``cohort_size``. Default: 1.
+        ``cohort_size``. Default: 1; but where limits alone keep clients from a round, all that it starts.
       participation: probabilities from 0 to 1, one for all clients or [N]; without ``cohort_size`` and
         over-selection. ``client_trips`` then sets the number of rounds by the expected number of clients in one.
       dropout: clients that leave for ever, see ``jafl.Dropout``; after ``server_step`` or ``trips`` they leave
@@ -132,23 +132,25 @@ def synchronous(
         beside = {"cohort_size": cohort_size, "over_selection": over_selection, "cohorts": cohorts}
         for other, value in beside.items():  # which would decide by themselves who takes part
             require(value in (None, 0.0, "fixed"), other, value, "left out where participation is given")
-        started, name = max(math.ceil(chances.sum()), 1), "participation * num_clients"
+        started, name = num_clients, "the sum of participation"
     law.check_clients(num_clients)
     check_local_steps(local_steps, num_clients)
     if local_steps is not None:
         law = DelayOfSteps(law, local_steps)
     _check_end_of_rounds(deadline, min_reports, num_clients if cohort_size is None else cohort_size)
-    rounds = steps_within(server_steps, client_trips, trips_per_step=started, setting=name)
+    in_a_round = started if chances is None else float(chances.sum())
+    rounds = steps_within(server_steps, client_trips, trips_per_step=in_a_round, setting=name)
 
     others = {
         "dropout": dropout,
         "failure_rate": failure_rate,
         "availability": presence,
         "deadline": deadline,
+        "min_reports": min_reports,
     }
     in_a_loop = participation is not None or any(map(bool, others.values()))
     if cohorts == "poisson":
-        _refuse_beside_poisson(**others, min_reports=min_reports)
+        _refuse_beside_poisson(**others)
     elif in_a_loop:
         world = World(num_clients, law, dropout, failure_rate, presence, seed)
         protocol = RoundsProtocol(

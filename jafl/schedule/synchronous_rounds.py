@@ -61,6 +61,8 @@ class Rounds:
         started = 0
         while rounds is None or len(self.step_time) < rounds:
             number = len(self.step_time)
+            if started + self.protocol.min_reports > client_trips:
+                break  # no round is so small, so it does not matter whether anybody is left to begin one
             clients = self._select(number, rounds)
             started += len(clients)
             if started > client_trips:

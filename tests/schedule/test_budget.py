@@ -18,7 +18,15 @@ from schedule_cases import (
 )
 
 from jafl.base.errors import SettingError
-from jafl.schedule import Dropout, asynchronous, delays, drawn_staleness, open_arrivals
+from jafl.schedule import (
+    Dropout,
+    asynchronous,
+    availability,
+    delays,
+    drawn_staleness,
+    open_arrivals,
+    synchronous,
+)
 
 
 def made(case, **changes):
@@ -98,6 +106,75 @@ def test_a_budget_of_all_trips_that_clients_can_make_is_used_and_a_larger_one_re
         assert asynchronous(**arguments, client_trips=client_trips).num_steps == steps
     with pytest.raises(SettingError, match="The schedule starves"):
         asynchronous(**arguments, client_trips=trips + 1)
+
+
+@pytest.mark.parametrize(
+    "world", [{"most_trips": 1, "failure_rate": 1e-9}, {"dropout": Dropout(1.0, trips=1)}], ids=str
+)
+@pytest.mark.parametrize(
+    ("protocol", "options", "steps"),
+    [
+        (asynchronous, {"concurrency": 4, "step_when": "harmonic_mean", "buffer_size": 4}, 1),
+        # The first step waits for a trip of each client, who then make no more.
+        (asynchronous, {"concurrency": 4, "step_when": "each_client_once_a_round"}, 1),
+        (asynchronous, {"concurrency": 2, "step_every": 1.0}, 2),
+        (open_arrivals, {"start_rate": 1.0}, 4),
+    ],
+    ids=str,
+)
+def test_a_budget_of_all_trips_is_used_whatever_makes_the_steps(protocol, options, steps, world):
+    """Each of four clients makes one trip."""
+    arguments = {"num_clients": 4, "delay": delays.constant(1.0), **options, **world}
+    schedule = protocol(**arguments, client_trips=4)
+    assert (schedule.num_steps, schedule.num_trips) == (steps, 4)
+    with pytest.raises(SettingError, match="The schedule starves"):
+        protocol(**arguments, client_trips=5)
+
+
+def test_a_budget_of_trips_that_lead_to_no_step_any_more_is_used():
+    """Clients are there for two of four units of time, in which their first trips end, and no others."""
+    arguments = {"num_clients": 4, "concurrency": 4, "buffer_size": 2}
+    delay = delays.from_function(lambda client, trip: 3.0 if trip else 1.0)
+    presence = availability.windows(range(5), [0.0] * 4, [2.0] * 4, period=4.0, loses_trips=True)
+    schedule = asynchronous(**arguments, delay=delay, availability=presence, client_trips=10)
+    assert (schedule.num_steps, schedule.num_trips) == (2, 4)
+    with pytest.raises(SettingError, match="no step follows"):
+        asynchronous(**arguments, delay=delay, availability=presence, server_steps=3)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"most_trips": 1, "deadline": 9.0}, {"dropout": Dropout(1.0, trips=1)}], ids=str
+)
+def test_a_budget_of_all_trips_buys_rounds_and_a_larger_one_is_refused(changes):
+    """Of five clients three train in the first round, and the two that are left in the second one."""
+    arguments = {"num_clients": 5, "cohort_size": 3, "delay": delays.constant(1.0), **changes}
+    for client_trips, steps in {3: 1, 4: 1, 5: 2}.items():
+        assert synchronous(**arguments, client_trips=client_trips).num_steps == steps
+    with pytest.raises(SettingError, match="The schedule starves"):
+        synchronous(**arguments, client_trips=6)
+
+
+@pytest.mark.parametrize(
+    ("clients", "participation", "client_trips"),
+    [(30, 0.1, 300), (23, 0.1, 230), (10, 0.01, 10), (10, [0.1] * 10, 100), (4, 1.0, 403)],
+    ids=str,
+)
+def test_a_budget_buys_rounds_by_the_mean_number_of_clients_that_take_part(
+    clients, participation, client_trips
+):
+    """A hundred of them each, be the mean whole, a fraction, or below one."""
+    schedule = synchronous(
+        num_clients=clients,
+        participation=participation,
+        delay=delays.constant(1.0),
+        client_trips=client_trips,
+    )
+    assert schedule.num_steps == 100
+
+
+def test_a_budget_of_rounds_in_which_hardly_anybody_takes_part_is_refused():
+    with pytest.raises(SettingError, match="sum of participation is 1e-12, but must be such that 10 trips"):
+        synchronous(num_clients=1, participation=1e-12, delay=delays.constant(1.0), client_trips=10)
 
 
 def test_a_flush_is_bought_if_its_trip_is():

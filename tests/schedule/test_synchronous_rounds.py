@@ -184,6 +184,16 @@ def test_a_void_round_by_hand():
         synchronous(**world, server_steps=3, min_reports=3)
 
 
+def test_min_reports_says_how_few_clients_begin_a_round_where_limits_are_all_that_keeps_others_from_it():
+    arguments = {"num_clients": 5, "cohort_size": 3, "delay": delays.constant(1.0), "most_trips": 1}
+    schedule = synchronous(**arguments, server_steps=2, min_reports=2)
+    assert np.diff(schedule.step_offsets).tolist() == [3, 2] and len(set(schedule.client)) == 5
+    with pytest.raises(SettingError, match="a round begins with at least 3 clients"):
+        synchronous(**arguments, server_steps=2, min_reports=3)
+    with pytest.raises(SettingError, match="3 clients are to take part, but only 2 of 5 may"):
+        synchronous(**arguments, server_steps=2)
+
+
 def test_a_lost_report_is_waited_for_until_the_deadline():
     """Client 2 goes away at 2: the server cannot know, so the round lasts until its deadline, or its last trip."""
     presence = availability.windows([0, 1, 2, 3], [0, 0, 0], [100, 100, 2], loses_trips=True)
