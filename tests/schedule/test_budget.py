@@ -120,7 +120,8 @@ def test_a_budget_of_all_trips_that_clients_can_make_is_used_and_a_larger_one_re
         (asynchronous, {"concurrency": 2, "step_every": 1.0}, 2),
         (open_arrivals, {"start_rate": 1.0}, 4),
     ],
-    ids=str,
+    # Not the text of the function: it has an address in it, so that the workers of a test run would have other names.
+    ids=["harmonic mean", "each client once", "by the clock", "open arrivals"],
 )
 def test_a_budget_of_all_trips_is_used_whatever_makes_the_steps(protocol, options, steps, world):
     """Each of four clients makes one trip."""
