@@ -10,6 +10,7 @@ from run_again import quiet
 from runs_by_hand import write_run
 
 from experiments.harness.declare import discovery
+from jafl import plots
 from jafl.base.errors import SettingError
 from jafl.cli.command_help import GROUPS
 from jafl.config import grid, resolution
@@ -213,7 +214,7 @@ def test_a_comparison_of_different_worlds_tells_them_in_table_summary_and_pictur
         return [first, dataclasses.replace(second, settings=other)]
 
     monkeypatch.setattr(runner, "make_experiments", differing)
-    monkeypatch.setattr(runner.plots, "accuracy_panels", lambda of, **_: curves.append(list(of)) or 1 / 0)
+    monkeypatch.setattr(plots, "accuracy_panels", lambda of, **_: curves.append(list(of)) or 1 / 0)
     settings = SMALL.changed({"algorithm": "fedbuff,fedasync", "buffer_size": None})
     quiet(settings, tmp_path / "run", show=said.append, pictures="few")
     assert curves == [["fedbuff, world A", "fedasync, world B"]]
