@@ -2,8 +2,8 @@
 
 A folder is named after the data set and a digest of everything that its content depends on: the version of this
 format, the request, and the names, sizes and times of the files that were read, with the folders in which they lie
-below their common one. So nothing is ever overwritten, and a
-data set that has changed is decoded again. A folder is written under another name and renamed once it is complete.
+below their common one. So nothing is ever overwritten, and a data set that has changed is decoded again. A folder is
+written under another name and renamed once it is complete.
 """
 
 import contextlib

@@ -32,9 +32,12 @@ def check_delay(delay: Any) -> None:
 
 
 def steps_within(
-    server_steps: int | None, client_trips: int | None, *, trips_per_step: float | Fraction, setting: str
+    server_steps: int | None, client_trips: int | None, *, trips_per_step: float, setting: str
 ) -> int:
-    """The number of server steps: ``server_steps``, or as many whole ones as ``client_trips`` allow."""
+    """The number of server steps: ``server_steps``, or as many whole ones as ``client_trips`` allow.
+
+    trips_per_step: a whole number, or a float, which is the expected one.
+    """
     require(
         (server_steps is None) != (client_trips is None),
         "server_steps and client_trips",
@@ -56,10 +59,9 @@ def steps_within(
         f"at most client_trips ({client_trips}), or it never fills",
         f"Lower {setting} or raise client_trips.",
     )
-    if isinstance(trips_per_step, float):  # a mean
-        allowed = f"such that {client_trips:,} trips are below 2**31 server steps"
-        require(client_trips < 2**31 * trips_per_step, setting, trips_per_step, allowed, f"Raise {setting}.")
-        trips_per_step = Fraction(trips_per_step).limit_denominator(
-            10**12
-        )  # 23 * 0.1 is 2.3 but for rounding
-    return int(client_trips // trips_per_step)
+    if not isinstance(trips_per_step, float):
+        return client_trips // trips_per_step
+    allowed = f"such that {client_trips:,} trips are below 2**31 server steps"
+    require(client_trips < 2**31 * trips_per_step, setting, trips_per_step, allowed, f"Raise {setting}.")
+    # Not the sum itself: three times 0.1 is a little more than 0.3.
+    return int(client_trips // Fraction(trips_per_step).limit_denominator(10**12))
