@@ -152,6 +152,7 @@ def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specifica
 
     Raises:
       TypeError: if the arguments do not fit the factory's signature.
+      SettingError: for True or False in the place of a float.
 
     Examples:
       >>> jafl.specify(optax.adam, learning_rate=0.01)
@@ -159,6 +160,7 @@ def specify(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Specifica
       >>> clipped = jafl.specify(optax.chain, jafl.specify(optax.clip, 1.0), jafl.specify(optax.sgd, 0.1))
     """
     bound = inspect.signature(factory).bind(*args, **kwargs)
+    _check_numbers(factory, bound)
     return _with_fixed_numbers(Specification(factory, _flat(bound)))
 
 
@@ -188,13 +190,14 @@ def specification(factory: Callable[..., Any]) -> Callable[..., Specification]:
     def deferred(*args: Any, **kwargs: Any) -> Specification:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
+        _check_numbers(factory, bound)
         for name, value in bound.arguments.items():
             wants_float = isinstance(signature.parameters[name].default, float)
             text = isinstance(value, str) or value is None
             require(not (wants_float and text), f"{name} of {factory.__name__}", value, "a number")
             if isinstance(signature.parameters[name].default, bool):
                 true_or_false(name, value)
-            if wants_float and isinstance(value, int) and not isinstance(value, bool):
+            if wants_float and isinstance(value, int):
                 bound.arguments[name] = float(value)
         spec = Specification(factory, _flat(bound))
         return spec if str(factory.__module__).startswith("jafl.") else _with_fixed_numbers(spec)
@@ -265,6 +268,14 @@ class _FixedDict(dict):
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(map(str, self)))
+
+
+def _check_numbers(factory: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    """Raises SettingError for True or False where the default is a float: Python would count it as 1 or 0."""
+    for name, value in bound.arguments.items():
+        if isinstance(bound.signature.parameters[name].default, float):
+            setting = f"{name} of {getattr(factory, '__name__', factory)}"
+            require(not isinstance(value, (bool, np.bool_)), setting, value, "a number")
 
 
 def _built(value: Any) -> Any:

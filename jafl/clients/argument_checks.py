@@ -1,7 +1,6 @@
 """Checks of what ``client_work`` is given: numbers, optimizers, learning-rate schedules, steps and minibatches."""
 
 import math
-import numbers
 from typing import Any
 
 import jax
@@ -9,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl.base.errors import choose, is_whole_number, require, whole_number
+from jafl.base.errors import choose, is_number, is_whole_number, require, whole_number
 from jafl.clients.records import MOST_STEPS_OF_A_TRIP, SCHEDULED
 from jafl.specifications import Specification, specify
 
 
 def check_number(name: str, value: Any, *, minimum: float) -> None:
     """Raises SettingError unless ``value`` is a finite number of at least ``minimum``."""
-    fits = isinstance(value, numbers.Real) and math.isfinite(value) and float(value) >= minimum
+    fits = is_number(value) and math.isfinite(value) and float(value) >= minimum
     require(fits, name, value, f"a finite number, at least {minimum:g}")
 
 

@@ -263,6 +263,7 @@ ROWS = {
     "work of both": (work(local_steps=1, local_epochs=1), "local_steps and local_epochs ... not both given"),
     "work of l2 nan": (work(l2=float("nan")), "l2 is nan ... a finite number"),
     "work of whole batches": (work(batch_size=0, learning_rate_normalization=True), "learning_rate_normalization is True"),
+    "work of proximal true": (work(proximal=True), "proximal is True ... a finite number"),
     "work of lbfgs": (simulate(client_work=work(learning_rate=None, optimizer=optax.lbfgs())()), "optimizer is one of chain ... from a gradient ... value"),
     "server of plateaus": (simulate(server_optimizer=jafl.specify(optax.contrib.reduce_on_plateau)), "server_optimizer is reduce_on_plateau() ... value"),
     "server of two models": (simulate(server_optimizer=optax.contrib.schedule_free_sgd(0.1)), "server_optimizer ... schedule_free_eval_params"),
@@ -317,6 +318,9 @@ ROWS = {
     "private by name": (lambda: jafl.private("fedbuff", clip_norm=1.0, noise_multiplier=1.0, delta=1e-5), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
     "secure by name": (lambda: jafl.secure("fedbuff", clip_norm=1.0, fraction_bits=18), "rule is 'fedbuff' ... jafl.rules.fedbuff()"),
     "work as a rule": (simulate(rule=WORK), "rule is client_work ... must be a rule"),
+    "a rule's number true": (lambda: jafl.rules.gsgm(momentum=True), "momentum of gsgm is True ... a number"),
+    "exponent true": (lambda: jafl.rules.staleness.polynomial(True), "exponent of polynomial is True ... a number"),
+    "decay true": (lambda: jafl.specify(optax.adam, 0.1, b1=np.True_), "b1 of adam is np.True_ ... a number"),
     "aggregate": (lambda: jafl.rules.fedbuff(aggregate="summ").build(), "aggregate is 'summ' ... one of mean, sum"),
     "memory precision": (
         simulate(
