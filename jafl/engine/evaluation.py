@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jafl.base.contents import digest_of_held
 from jafl.base.errors import SettingError, require
 from jafl.base.given_arrays import as_array
 from jafl.data import Federation
@@ -64,6 +65,11 @@ class Evaluator:
     def __call__(self, params: Params) -> dict[str, float]:
         """{name: number} of the task's metrics, "accuracy" of a classifier for example, and "loss", the mean loss."""
         return self.means(jax.device_get(self.start(params)))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the examples, and of the model's frozen parameters: equal where the same is measured."""
+        return digest_of_held((self._model, self._batches))
 
     def start(self, params: Params) -> Mapping[str, tuple[Any, ...]]:
         """Starts what the call computes: the sums on the device, which ``means`` reads once they are on the host."""

@@ -8,6 +8,7 @@ import jax
 
 from jafl.base.contents import digest_of_held
 from jafl.base.random_keys import options_of_random_numbers
+from jafl.engine.evaluation import Evaluator
 from jafl.engine.plan.preparation import Preparation
 from jafl.engine.plan.run import Run
 from jafl.specifications import Specification, as_specification
@@ -57,6 +58,7 @@ def _describe_run(prepared: Preparation) -> dict[str, Any]:
         **_describe_specification("client_work", run.client_work),
         **_describe_specification("rule", run.rule),
         **_describe_specification("server_optimizer", run.server_optimizer),
+        **_describe_evaluators(run),
         # Only where they are set: runs without them are described as if there were none.
         **{name: value for name in NAMES_IF_SET if (value := getattr(run, name))},
     }
@@ -77,6 +79,22 @@ def _describe_held(run: Run, model: Any) -> dict[str, str]:
         if held:
             described[f"digest of what functions of {name} hold"] = held
     return described
+
+
+def _describe_evaluators(run: Run) -> dict[str, dict[str, Any]]:
+    """What is measured: the columns of one history are of the same measurements before and after a checkpoint.
+
+    Of functions their names alone: what they hold may change while they measure.
+    """
+    if run.evaluators is None:
+        return {}
+    texts = {
+        name: each.digest
+        if isinstance(each, Evaluator)
+        else _text(each if hasattr(each, "__qualname__") else type(each))
+        for name, each in run.evaluators.items()
+    }
+    return {"evaluators": texts}
 
 
 def _describe_specification(name: str, value: Any) -> dict[str, Any]:

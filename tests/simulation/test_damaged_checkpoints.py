@@ -232,6 +232,40 @@ def test_a_run_that_is_evaluated_on_other_examples_is_refused(folder, part):
         run(folder, federation=federation)
 
 
+def ones(params):
+    return 1.0
+
+
+def twos(params):
+    return 2.0
+
+
+SHIFTED = jafl.Evaluator(MODEL, FEDERATION.test_x + 1, FEDERATION.test_y)
+MEASURED = {"own": ones, "test": jafl.Evaluator(MODEL, FEDERATION.test_x, FEDERATION.test_y)}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The checkpoints of a run with evaluators of its own."""
+    return stopped(tmp_path_factory.mktemp("measured") / "checkpoints", evaluators=MEASURED)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [None, {}, {"own": ones}, {**MEASURED, "own": twos}, {**MEASURED, "test": SHIFTED}],
+    ids=["default", "none", "fewer", "another function", "other examples"],
+)
+def test_a_run_that_is_measured_otherwise_is_refused(others, measured):
+    with pytest.raises(jafl.SettingError, match="is of another run:\n  evaluators: was {'own': .*, is "):
+        run(measured, evaluators=others)
+
+
+def test_a_run_with_equal_evaluators_goes_on(measured, tmp_path):
+    shutil.copytree(measured, tmp_path / "checkpoints")
+    again = {"own": ones, "test": jafl.Evaluator(MODEL, FEDERATION.test_x.copy(), FEDERATION.test_y)}
+    assert run(tmp_path / "checkpoints", evaluators=again).evaluations[-1]["own"] == 1.0
+
+
 def test_a_checkpoint_from_before_these_were_compared_is_gone_on_with(folder, whole):
     metadata = folder / "20" / "state" / "metadata"
     state = json.loads(metadata.read_text())
