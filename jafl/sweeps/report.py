@@ -16,7 +16,7 @@ from jafl.base.paths import in_home, write_whole
 from jafl.config import calls, grid
 from jafl.config.settings import DEFAULTS, default_of
 from jafl.config.world import in_world
-from jafl.runs.directory import digests
+from jafl.runs.directory import digests, tables
 from jafl.runs.directory.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.recording.pictures import figures_from_files
@@ -29,7 +29,7 @@ from jafl.sweeps.seed_means import ArmRuns
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RUNS_HEAD = ["run", "status", "server steps", "client trips", "final test accuracy"]
+RUNS_HEAD = ["run", "status", "server steps", "client trips"]
 PNG_BEGINS, PNG_ENDS = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 # {name: caption} of the pictures that a run draws of its schedule.
 SCHEDULE_PICTURES = {
@@ -77,7 +77,7 @@ def write_report(
     content = _content(path, lists, runs, arm_runs, baseline)
     content["notes"] += [f"Not read: {reason}." for reason in unread]
     content |= {
-        "runs": [RUNS_HEAD, *_all_runs(path, runs, damaged)],
+        "runs": _all_runs(path, runs, damaged),
         "damaged": [(_relative(path, one.path), one.reason) for one in damaged],
     }
     page, text = path / "report.html", path / "report.md"
@@ -144,8 +144,7 @@ def _content(
         "table": seed_means.text_table(rows, baseline) if rows else [],
         "text_columns": 2 if swept is None else len(swept) + 1,
         "firsts": _firsts(rows),
-        "table_note": f"Trips, steps and simulated time are those to test accuracy {' or '.join(map(str, targets))}, "
-        "the target. Means over seeds ± one standard error; seconds are wall-clock, summed over seeds.",
+        "table_note": _table_note(rows, targets),
         "notes": _notes(runs, arm_runs, rows, baseline),
         **privacy.privacy_section({_name(path, run): run for run in runs}),
         "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
@@ -157,6 +156,14 @@ def _content(
         ),
         "made_with": _made_with(runs),
     }
+
+
+def _table_note(rows: Sequence[Mapping[str, Any]], targets: Sequence[float]) -> str:
+    """What stands below the table."""
+    target = f"test accuracy {' or '.join(map(str, targets))}, the target"
+    costs = f"Trips, steps and simulated time are those to {target}. "
+    means = "Means over seeds ± one standard error; seconds are wall-clock, summed over seeds."
+    return costs * tables.has_target(tables.measured(rows)) + means
 
 
 def _maps(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -386,22 +393,25 @@ def _made_with(runs: Sequence[PastRun]) -> str:
 
 
 def _all_runs(path: pathlib.Path, runs: Sequence[PastRun], damaged: Sequence[Damaged]) -> list[list[str]]:
-    """The rows of the table of all runs, in the order of their paths."""
-    rows = {run.path: _run_cells(path, run) for run in runs}
+    """The table of all runs, the heading first, in the order of their paths."""
+    last = [run.evaluations[-1] for run in runs if run.evaluations]
+    columns = ("test_accuracy", "test_loss")
+    column = next((name for name in columns if any(name in each for each in last)), columns[0])
+    rows = {run.path: _run_cells(path, run, column) for run in runs}
     rows |= {one.path: [_relative(path, one.path), "damaged", "-", "-", "-"] for one in damaged}
-    return [rows[folder] for folder in sorted(rows)]
+    head = [*RUNS_HEAD, f"final {column.replace('_', ' ')}"]
+    return [head, *(rows[folder] for folder in sorted(rows))]
 
 
-def _run_cells(path: pathlib.Path, run: PastRun) -> list[str]:
-    """The row of one run in the table of all runs."""
+def _run_cells(path: pathlib.Path, run: PastRun, column: str) -> list[str]:
+    """The row of one run in the table of all runs; ``column``: of its evaluations, the one that is shown."""
     last = run.evaluations[-1] if run.evaluations else {}
-    accuracy = last.get("test_accuracy")
     return [
         _name(path, run),
         run.status,
         f"{last.get('server_step', 0):,}",
         f"{last.get('client_trips', 0):,}",
-        "-" if accuracy is None else f"{accuracy:.4f}",
+        tables.with_error(last.get(column), None, tables.DIGITS[column]),
     ]
 
 

@@ -177,26 +177,30 @@ def text_table(table: Sequence[Mapping[str, Any]], baseline: str | None = None) 
     """The rows of ``rows`` as cells of text, the heading first."""
     names = in_columns([row["condition"] for row in table])
     thrown = any(row["trips_thrown_away"] for row in table)
-    compared = any(to["speed_up"] is not None for row in table for to in _targets(row))
+    column = tables.measured(table)
+    compared = any(to["speed_up"] is not None for row in table for to in _targets(row, column))
     arm = "algorithm" if all(row["label"] == row["algorithm"] for row in table) else "arm"
-    head = [*(["settings"] if names is None else names), arm, "seeds", "test accuracy"]
-    for target in [to.get("target_accuracy") for to in _targets(table[0])] if table else [None]:
+    head = [*(["settings"] if names is None else names), arm, "seeds", column]
+    for target in [to.get("target_accuracy") for to in _targets(table[0], column)] if table else [None]:
         to_target = "" if target is None else f" to {target:g}"
         head += [f"{quantity}{to_target}" for quantity in ("trips", "steps", "time")]
         head += [f"speed-up{to_target} over {baseline}"] * compared
     head += ["thrown away"] * thrown + ["mean staleness", "seconds"]
-    return [head, *(_text_row(row, names, compared=compared, thrown=thrown) for row in table)]
+    return [head, *(_text_row(row, names, column, compared=compared, thrown=thrown) for row in table)]
 
 
-def _targets(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What each target took of a row: of its own one, if all runs have the same."""
-    return row.get("to_targets", [row])
+def _targets(row: Mapping[str, Any], column: str) -> Sequence[Mapping[str, Any]]:
+    """What each target took of a row: of its own one, if all runs have the same; of a loss there is none."""
+    return row.get("to_targets", [row]) if tables.has_target(column) else ()
 
 
 def _text_row(
-    row: Mapping[str, Any], names: Sequence[str] | None, *, compared: bool, thrown: bool
+    row: Mapping[str, Any], names: Sequence[str] | None, column: str, *, compared: bool, thrown: bool
 ) -> list[str]:
-    """A row as cells of text: the condition's values of ``names``, or all of it in one cell, then the arm's means."""
+    """A row as cells of text: the condition's values of ``names``, or all of it in one cell, then the arm's means.
+
+    column: the heading of what the runs have come to.
+    """
     missing = row["seeds"] - row["finished"] + row["unfinished"]
     condition = row["condition"]
     values = [grid.shown(condition.get(name)) for name in names or ()]
@@ -204,8 +208,8 @@ def _text_row(
     counts = {"not finished": missing, **tables.troubles(row), "void rounds": row.get("void_steps", 0)}
     notes = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     cells += [row["label"], str(row["seeds"]) + (f" ({notes})" if notes else "")]
-    cells.append(tables.with_error(row["final_test_accuracy"], row["standard_error"]))
-    for to_target in _targets(row):
+    cells.append(tables.final(row, column))
+    for to_target in _targets(row, column):
         cells += [_reached(to_target, key) for key in tables.TO_TARGET]
         if compared:
             sign = {"more than": "> ", "less than": "< "}.get(to_target["speed_up_is"] or "", "")

@@ -425,7 +425,7 @@ def _table(rows: list[dict[str, Any]], baseline: str, target_accuracy: float) ->
     """The table as lines of text."""
     if not rows:
         return []
-    note = (
-        f"trips, steps and simulated time to accuracy {target_accuracy:g}; mean over seeds ± standard error"
-    )
+    to_target = tables.has_target(tables.measured(rows))
+    note = f"trips, steps and simulated time to accuracy {target_accuracy:g}; " * to_target
+    note += "mean over seeds ± standard error"
     return ["", *tables.aligned(seed_means.text_table(rows, baseline)), note, ""]

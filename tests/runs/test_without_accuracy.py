@@ -64,6 +64,23 @@ def test_runs_are_planned_gone_on_with_swept_and_reported_on(folder):
 
 
 @pytest.mark.full
+def test_tables_show_the_loss_in_the_place_of_accuracy_and_target(folder):
+    compared = command([*SETTINGS, "--seed=0,1", "--pictures=none", "--output_dir=compared"], folder)
+    words = ["sweep", "learning_rate=0.01,0.1", *SETTINGS, "--pictures=none", "--output_dir=swept"]
+    swept = command(words, folder)
+    report = command(["report", "swept"], folder)
+    assert compared.status == swept.status == report.status == 0
+    written = (folder / "swept" / "report.md").read_text()
+    for text in (compared.text, swept.text, written):
+        assert "test loss" in text and not any(word in text for word in ("accuracy", "never", "time to"))
+    one = json.loads((folder / "swept" / "learning_rate=0.1" / "fedbuff-seed0" / "summary.json").read_text())
+    loss = f"{one['final']['test_loss']:.4g}"
+    assert loss in swept.text and loss in written
+    page = (folder / "swept" / "report.html").read_text()
+    assert "final test loss" in page and page.count(f">{loss}<") == 2  # of its arm, and of its run
+
+
+@pytest.mark.full
 def test_the_target_is_not_marked_among_losses(folder, monkeypatch):
     marked = []
     monkeypatch.setattr("jafl.plots.accuracy_panels", lambda runs, *, target: marked.append(target))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+DIGITS = {"test_accuracy": ".4f", "test_loss": ".4g"}  # of what is measured, as tables show it
 TO_TARGET = ("trips_to_target", "steps_to_target", "time_to_target")
 
 
@@ -51,15 +52,19 @@ def row(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     A seed that did not needed more trips than it made: with these in the place of its trips to the target the mean is
     ``trips_to_target_at_least``.
     """
-    final = [s["final"].get("test_accuracy") for s in summaries if s["final"]]
-    final = [accuracy for accuracy in final if accuracy is not None]
+    accuracies, losses = (
+        [value for s in summaries if (value := (s["final"] or {}).get(column)) is not None]
+        for column in ("test_accuracy", "test_loss")
+    )
     means: dict[str, Any] = {
         "seeds": len(summaries),
         "finished": sum(s["status"] == "finished" for s in summaries),
         "not_learned": sum(did_not_learn(s) for s in summaries),
         "warned": sum(bool(s.get("warning")) and not did_not_learn(s) for s in summaries),
-        "final_test_accuracy": float(np.mean(final)) if final else None,
-        "standard_error": standard_error(final),
+        "final_test_accuracy": float(np.mean(accuracies)) if accuracies else None,
+        "standard_error": standard_error(accuracies),
+        "final_test_loss": float(np.mean(losses)) if losses else None,
+        "final_test_loss_standard_error": standard_error(losses),
     }
     means["client_trips"] = float(np.mean([s["client_trips"] for s in summaries]))
     for key in TO_TARGET:
@@ -99,30 +104,50 @@ def text(table: Sequence[Mapping[str, Any]], target_accuracy: float) -> list[str
     if not table:
         return []
     several, thrown = table[0]["seeds"] > 1, any(row["trips_thrown_away"] for row in table)
-    head = ["algorithm", "test accuracy", "trips", "steps", "time", "mean staleness", "seconds"]
-    if thrown:
-        head.insert(6, "thrown away")
-    cells = [head, *(_text_row(row, thrown) for row in table)]
+    column = measured(table)
+    targets = has_target(column)
+    head = ["algorithm", column, *["trips", "steps", "time"] * targets, "mean staleness"]
+    head += [*["thrown away"] * thrown, "seconds"]
+    cells = [head, *(_text_row(row, column, thrown) for row in table)]
     lines = aligned(cells)
-    widths = [max(len(line[column]) for line in cells) for column in range(5)]
+    widths = [max(len(line[place]) for line in cells) for place in range(5 * targets)]
     until = sum(widths) + 8  # the right end of the three columns that the heading is for
     header = f"to accuracy {target_accuracy:g}:".rjust(until)
     notes = ["mean over seeds ± standard error; seconds summed"] if several else []
-    return ["", header, *lines, *notes, ""]
+    return ["", *[header] * targets, *lines, *notes, ""]
 
 
-def _text_row(row: Mapping[str, Any], thrown: bool) -> list[str]:
+def _text_row(row: Mapping[str, Any], column: str, thrown: bool) -> list[str]:
     """A row as cells of text; ``thrown``: with the trips that were thrown away."""
     cells = [
         name(row),
-        with_error(row["final_test_accuracy"], row["standard_error"]),
-        *(cost(row, key) for key in TO_TARGET),
+        final(row, column),
+        *[cost(row, key) for key in TO_TARGET] * has_target(column),
         f"{row['mean_staleness']:.1f}",
+        *[count(row["trips_thrown_away"])] * thrown,
         f"{row['seconds']:.1f}",
     ]
-    if thrown:
-        cells.insert(6, count(row["trips_thrown_away"]))
     return [*cells, *filter(None, [trouble(row)])]
+
+
+def measured(table: Sequence[Mapping[str, Any]]) -> str:
+    """The heading of what the runs have come to: of runs without an accuracy, as of regression, the loss."""
+    accuracy = any(row["final_test_accuracy"] is not None for row in table)
+    return (
+        "test accuracy" if accuracy or all(row["final_test_loss"] is None for row in table) else "test loss"
+    )
+
+
+def has_target(column: str) -> bool:
+    """Whether there is a target of what stands under a heading of ``measured``."""
+    return column == "test accuracy"
+
+
+def final(row: Mapping[str, Any], column: str) -> str:
+    """What stands in a row under a heading of ``measured``: a mean with its standard error."""
+    if column == "test accuracy":
+        return with_error(row["final_test_accuracy"], row["standard_error"])
+    return with_error(row["final_test_loss"], row["final_test_loss_standard_error"], DIGITS["test_loss"])
 
 
 def trouble(row: Mapping[str, Any]) -> str:
@@ -150,11 +175,11 @@ def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def with_error(value: float | None, error: float | None, digits: int = 4) -> str:
+def with_error(value: float | None, error: float | None, digits: str = ".4f") -> str:
     """0.9123 ± 0.0042."""
     if value is None:
         return "-"
-    return f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
+    return f"{value:{digits}}" + (f" ± {error:{digits}}" if error is not None else "")
 
 
 def cost(row: Mapping[str, Any], key: str) -> str:
