@@ -81,6 +81,8 @@ def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], Any]) -> Non
     try:
         write(temporary)
         os.replace(temporary, path)
-    except BaseException:  # as on a full disk
+    except BaseException as error:  # as on a full disk
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that the caller knows
         raise

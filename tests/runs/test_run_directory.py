@@ -636,6 +636,14 @@ def test_a_file_may_have_as_long_a_name_as_its_file_system_takes(tmp_path):
     assert written.read_text() == "whole"
 
 
+def test_what_cannot_be_written_is_told_by_its_own_name(tmp_path):
+    """As in /proc, which is a folder where nobody makes files."""
+    file = tmp_path / "none" / "run.npz"
+    with pytest.raises(OSError) as error:
+        write_whole(file, lambda temporary: temporary.write_text("whole"))
+    assert error.value.filename == str(file)
+
+
 def test_each_command_reserves_a_number_of_its_own(tmp_path):
     (tmp_path / "runs" / "002").mkdir(parents=True)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
