@@ -49,6 +49,18 @@ def test_only_of_the_classes_asked_for(classes):
         assert len(set(kept.server_y.tolist())) > 1
 
 
+@pytest.mark.parametrize("shape", [(60,), (60, 2)])
+def test_of_regression_they_are_drawn_among_all(shape):
+    y = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    x = np.arange(60, dtype=np.float32)[:, None]
+    kept = keep_for_server(Source("sums", x, y, x[:3], y[:3], num_classes=0), 20)
+    np.testing.assert_array_equal(kept.server_y, y[numbers(kept.server_x)])
+    np.testing.assert_array_equal(kept.y, y[numbers(kept.x)])
+    assert sorted(numbers(kept.server_x) + numbers(kept.x)) == list(range(60))
+    with pytest.raises(SettingError, match="server_classes is .* left out, .* no label of its own"):
+        keep_for_server(Source("sums", x, y, x[:3], y[:3], num_classes=1), 20, [0])
+
+
 def test_all_examples_of_a_class_may_go():
     kept = keep_for_server(labelled(), 10, [3])
     assert 3 not in kept.y

@@ -45,6 +45,20 @@ def test_validation_examples_leave_every_writer_one(tmp_path):
     np.testing.assert_array_equal(np.repeat(np.arange(4), sizes), holder[source.train_indices])
 
 
+def test_files_that_are_moved_between_the_splits_are_read_again(tmp_path):
+    """A move changes no file's name, size or time."""
+    folder = write_leaf(tmp_path / "files")
+    before = data.femnist("leaf", data_dir=folder)
+    first_of = {split: folder / split / f"all_data_0_{split}_9.json" for split in ("train", "test")}
+    first_of["train"].rename(folder / "test" / first_of["train"].name)
+    first_of["test"].rename(folder / "train" / first_of["test"].name)
+    source = data.femnist("leaf", data_dir=folder)
+    moved = sum(WRITERS[writer] for writer in list(WRITERS)[:2])
+    assert len(source.y) == len(before.y) - moved + 4  # two of each writer for the test
+    assert len(source.test_y) == len(before.test_y) - 4 + moved
+    assert source.digest != before.digest
+
+
 def change_leaf(folder, change):
     file = folder / "train" / "all_data_0_train_9.json"
     content = json.loads(file.read_text())
