@@ -152,8 +152,8 @@ def asynchronous(
         a law of ``jafl.delays``, from which each trip gets a draw, rounded down. Default: the client work decides.
       dynamic_local_updates: DyLU (Liu et al. 2024, asynchronous DiLoCo): a client makes floor(local_steps * its speed
         / that of the fastest) steps, so that all trips take about equally long. A client's speed is local steps /
-        duration of its last trip that has arrived; until its first trip has arrived it makes ``local_steps`` steps,
-        which must be one number. The paper measures speeds beforehand; this is a reading.
+        duration of its last trip that has arrived, too stale or not; until its first trip has arrived it makes
+        ``local_steps`` steps, which must be one number. The paper measures speeds beforehand; this is a reading.
       least_local_steps: with ``dynamic_local_updates``, the fewest local steps of a trip, from 1 to ``local_steps``;
         5 in the authors' notebook.
       seed: keys durations, replacements, failures, presence and who leaves.

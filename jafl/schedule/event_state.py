@@ -155,12 +155,12 @@ class EventState:
         if self.follows_oldest:
             self.under_way.discard(client)
         loss = self.losses.get(client)
+        if self.local_steps and not loss:  # one that is too stale tells the client's speed, too
+            self.local_steps.end(client)
         too_stale = self.version - version > self.staleness_limit and not self.server_waits
         if loss or too_stale:
             self._discard(trip, self.version, loss or TOO_STALE)
             return False
-        if self.local_steps:
-            self.local_steps.end(client)
         if not (self.in_buffer or self.step_every or self._in_initial_round()):
             self.flush_at = self.now + self.flush_after
         return True

@@ -137,7 +137,7 @@ class LocalStepsByTrip:
         return self._duration(client, trip)
 
     def end(self, client: int) -> None:
-        """The update of this client's last trip has arrived."""
+        """This client's last trip has arrived, be its update taken or too stale."""
 
     def of(self, client: np.ndarray, trip: np.ndarray) -> np.ndarray:
         """[n] int32: how many local steps the trips (client [n], trip [n]) make, which have started."""
@@ -168,7 +168,7 @@ class DynamicLocalSteps(LocalStepsByTrip):
         return max(self._least, math.floor(round(most * speed / self._fastest, 9))) if speed else most
 
     def end(self, client: int) -> None:
-        """The update of this client's last trip has arrived: the server has seen how long it took."""
+        """This client's last trip has arrived: the server has seen how long it took."""
         trip = len(self._steps[client]) - 1
         steps, duration = self._steps[client][trip], self._duration(client, trip)
         if duration > 0:

@@ -250,6 +250,21 @@ def test_trips_of_dynamic_updates_take_as_long_up_to_one_step():
     np.testing.assert_allclose(took.max(), longest, rtol=1e-9)
 
 
+def test_trips_that_arrive_too_stale_tell_their_speed():
+    """The slow client's first trip of 10 steps is thrown away; it would be so for ever if it went on with 10."""
+    schedule = jafl.asynchronous(
+        num_clients=2,
+        concurrency=2,
+        delay=delays.per_step(delays.from_function(lambda client, trip: (1.0, 10.0)[client])),
+        server_steps=30,
+        staleness_limit=3,
+        local_steps=10,
+        dynamic_local_updates=True,
+    )
+    assert schedule.discarded_client.tolist() == [1] and schedule.discarded_trip.tolist() == [0]
+    assert set(schedule.local_steps[schedule.client == 1]) == {1} and set(schedule.local_steps) == {1, 10}
+
+
 def test_work_of_0_everywhere_is_refused():
     for make in (SCHEDULES["asynchronous"], SCHEDULES["synchronous"]):
         with refuses("local_steps is uniform(low=0.0, high=0.5)", "1 or more in some trip"):
