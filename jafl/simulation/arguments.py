@@ -50,6 +50,23 @@ def check_untraced(run: Run) -> None:
         require(not traced, name, "traced by JAX", "known outside of jax.jit, jax.vmap and jax.grad", remedy)
 
 
+def on_one_device(run: Run) -> Run:
+    """The run with arrays that lie on a mesh of devices on one of them: the engine places them itself.
+
+    JAX traces an array of a mesh with the mesh's axes, and refuses it beside those that the engine makes.
+    """
+    parts = ("client_work", "rule", "params", "key")
+    return run._replace(**{name: jax.tree.map(_on_one_device, getattr(run, name)) for name in parts})
+
+
+def _on_one_device(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable:
+        return leaf
+    if isinstance(leaf.sharding, jax.sharding.SingleDeviceSharding):
+        return leaf
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else np.asarray(leaf)
+
+
 def check_params(params: Any) -> None:
     """Raises SettingError unless ``params`` are arrays of floats that hold their numbers."""
     remedy = "Make them with model.init(jax.random.key(0), federation.x)."

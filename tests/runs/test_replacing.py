@@ -1,6 +1,7 @@
 """Which directory a command writes to: --overwrite, two commands at once, a closed pipe, wall-clock time by part."""
 
 import dataclasses
+import io
 import os
 import shutil
 import subprocess
@@ -221,6 +222,14 @@ def test_a_stream_without_a_reader_goes_on():
         stream.flush()
     assert stream.writable()
     stream.close()
+
+
+def test_a_stream_writes_what_its_encoding_lacks_as_question_marks():
+    written = io.BytesIO()
+    stream = UnbrokenStream(io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    stream.write("0.95 ± 0.01\n")
+    stream.write("runs/\udcff\n")  # a byte of a path that is no UTF-8
+    assert written.getvalue() == b"0.95 ? 0.01\nruns/?\n"
 
 
 @pytest.mark.few_in_full(1)

@@ -410,3 +410,25 @@ def test_labels_of_several_are_0_and_1():
         simulate(y[:50], right[50:])
     with pytest.raises(jafl.SettingError, match="a label of test_y is -1"):
         simulate(right[:50], y[50:])
+
+
+@pytest.mark.parametrize("axes", [(), ("devices",)], ids=["whole on every device", "in parts"])
+def test_arrays_of_a_mesh_train_as_others_do(parts, axes):
+    mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+    def on_mesh(leaf):
+        return jax.device_put(
+            leaf, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes[: leaf.ndim]))
+        )
+
+    def with_frozen_bias(params):
+        model, trained = jafl.models.softmax(10).freeze(params, "*/bias")
+        return {"client_work": jafl.client_work(model, learning_rate=0.1), "params": trained}
+
+    params = with_model(parts, jafl.models.softmax(10))["params"]
+    plain = {**parts, **with_frozen_bias(params)}
+    given = {**parts, **with_frozen_bias(jax.tree.map(on_mesh, params)), "key": on_mesh(parts["key"])}
+    expected = run(plain).params
+    jax.tree.map(np.testing.assert_array_equal, run(given).params, expected)
+    (history,) = jafl.simulate_many([jafl.Run(**given)])
+    jax.tree.map(np.testing.assert_allclose, history.params, expected)

@@ -1,15 +1,21 @@
 """Standard output and error that nobody reads: closed at the start (``2>&-``), or later, as in ``run.py | head``."""
 
+import io
 import os
 import sys
 from typing import Any, TextIO
 
 
 class UnbrokenStream:
-    """A text stream that goes on when its reader has gone: what is written then is lost, and nothing else."""
+    """A text stream that goes on when its reader has gone: what is written then is lost, and nothing else.
+
+    Characters that its encoding lacks, such as the ± of a table on a terminal of ASCII, are question marks.
+    """
 
     def __init__(self, stream: TextIO):
         self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
