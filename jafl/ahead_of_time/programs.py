@@ -128,8 +128,8 @@ def compiled(topology: Topology, lowered: Any, options: Mapping[str, Any] | None
 
 def matrix_run(preparation: Preparation) -> MatrixRun:
     """The run of a preparation whose plan has the matrix form."""
-    assert preparation.form is not None
-    return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.form)
+    assert preparation.linear_form is not None
+    return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.linear_form)
 
 
 def _loop_program(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:

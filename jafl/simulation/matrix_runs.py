@@ -53,9 +53,9 @@ class MatrixRuns(RunGroup):
 
     def __init__(self, preparations: Sequence[Preparation]):
         self._runs = [
-            MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.form)
+            MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.linear_form)
             for prepared in preparations
-            if prepared.form is not None
+            if prepared.linear_form is not None
         ]
         # Rules and optimizers may differ; the work of one run alone is in the program.
         works = [run.program.training.client_work for run in self._runs]

@@ -21,7 +21,7 @@ import jafl
 from experiments.tools.benchmarks.workloads import BATCH, RATE
 from jafl import engine
 from jafl.base.keyed_shuffle import shuffled
-from jafl.engine.forms.accelerator_rows import shaped
+from jafl.engine.forms.platform_rows import shaped
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop import server_steps
 from jafl.engine.loop import trip as trip_work

@@ -18,7 +18,7 @@ from jafl.base.errors import choose
 from jafl.base.jaxpr_dependence import dependences
 from jafl.base.keyed_shuffle import mix
 from jafl.engine.forms import tiled_rows
-from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.platform_rows import PlatformRows
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.forms.tiled_rows import row_at
 
@@ -80,9 +80,7 @@ class ClientMemory(NamedTuple):
 PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
 
 
-def allocate(
-    value: Any, num_clients: int, precision: str, rows: AcceleratorRows = ROWS["cpu"]
-) -> ClientMemory:
+def allocate(value: Any, num_clients: int, precision: str, rows: PlatformRows = ROWS["cpu"]) -> ClientMemory:
     """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
 
     rows: of the platform.
@@ -197,7 +195,7 @@ def hold(
     client: jax.Array,
     value: Any,
     words: jax.Array,
-    rows: AcceleratorRows = ROWS["cpu"],
+    rows: PlatformRows = ROWS["cpu"],
 ) -> tuple[ClientMemory, Any]:
     """Holds ``value`` [*V] as the client's row, or writes it; returns the memory and the value as it is stored.
 

@@ -125,7 +125,7 @@ def _trips(run: Run, plan: ExecutionPlan, placement: Placement, work: ClientWork
     """How each trip trains, its random key still zero."""
     schedule, examples = run.schedule, None
     local_steps = schedule.local_steps if work.reads_local_steps else None
-    if placement.rows.dear_operations and plan.form == "loop":
+    if placement.rows.launch_overhead and plan.form == "loop":
         offsets = run.federation.partition.offsets.astype(np.int32)
         examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
     return engine.Trips(

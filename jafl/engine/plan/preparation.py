@@ -42,14 +42,14 @@ class Preparation:
       plan: the order and memory in which its schedule is computed.
       program: what the engine reads: on the host, without random keys.
       forecast: the memory that it will take on each device.
-      form: what is known of a linear rule and server optimizer, for a plan in the matrix form; else None.
+      linear_form: of rule and server optimizer, for a plan in the matrix form; else None.
     """
 
     run: Run
     plan: ExecutionPlan
     program: engine.Program
     forecast: Forecast
-    form: LinearForm | None = None
+    linear_form: LinearForm | None = None
 
     def with_run(self, **changes: Any) -> "Preparation":
         """The same with other ``params`` (of the same shapes), ``key``, ``evaluate_at`` or ``evaluators``."""
