@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl import engine
 from jafl.base.errors import SettingError, require
+from jafl.engine.loop import first_carry, server_steps
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.plan.device_memory import Forecast, device_memory, forecast, readable
 from jafl.records import Params
 from jafl.simulation.divergence import all_finite
@@ -38,7 +39,7 @@ class Stack:
     Attributes:
       shared: leaves that all runs read, in order.
       own: [M, ...] the other leaves, in order.
-      structure: of an ``engine.Program``; static.
+      structure: of a ``Program``; static.
       is_own: for each of its leaves, whether it is in ``own``; static.
     """
 
@@ -47,35 +48,35 @@ class Stack:
     structure: Any
     is_own: tuple[bool, ...]
 
-    def program(self, own: tuple) -> engine.Program:
+    def program(self, own: tuple) -> Program:
         """The program whose own leaves are ``own``."""
         # Shared leaves stay outside of ``vmap``: loops whose bounds they are run as long as those of one run.
         of_all, of_this_run = iter(self.shared), iter(own)
         leaves = [next(of_this_run) if is_own else next(of_all) for is_own in self.is_own]
-        program: engine.Program = jax.tree.unflatten(self.structure, leaves)
+        program: Program = jax.tree.unflatten(self.structure, leaves)
         return program
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
-def allocate(stack: Stack, params: Params, *, slots: int, num_clients: int) -> engine.Carry:
-    """[M, ...] of every leaf: what ``engine.allocate`` gives each run, for ``params`` [M, *P]."""
+def allocate(stack: Stack, params: Params, *, slots: int, num_clients: int) -> Carry:
+    """[M, ...] of every leaf: what ``first_carry.allocate`` gives each run, for ``params`` [M, *P]."""
 
     def allocate_run(own, params):
-        return engine.allocate(stack.program(own), params, slots=slots, num_clients=num_clients)
+        return first_carry.allocate(stack.program(own), params, slots=slots, num_clients=num_clients)
 
-    carries: engine.Carry = jax.vmap(allocate_run)(stack.own, params)
+    carries: Carry = jax.vmap(allocate_run)(stack.own, params)
     return carries
 
 
 # Donated: otherwise all runs' carries would be on the device twice.
 @functools.partial(jax.jit, donate_argnames="carries")
-def run(stack: Stack, carries: engine.Carry, first_step: int, last_step: int) -> engine.Carry:
-    """``engine.run`` of all runs; donates ``carries``. Shorter runs compute until the longest ends."""
+def run(stack: Stack, carries: Carry, first_step: int, last_step: int) -> Carry:
+    """``server_steps.run`` of all runs; donates ``carries``. Shorter runs compute until the longest ends."""
 
     def train_run(own, carry):
-        return engine.run(stack.program(own), carry, first_step, last_step)
+        return server_steps.run(stack.program(own), carry, first_step, last_step)
 
-    after: engine.Carry = jax.vmap(train_run)(stack.own, carries)
+    after: Carry = jax.vmap(train_run)(stack.own, carries)
     return after
 
 
@@ -93,7 +94,7 @@ def unstack(tree: Any, runs: int) -> list[Any]:
     return [jax.tree.map(operator.itemgetter(number), tree) for number in range(runs)]
 
 
-def stack(programs: Sequence[engine.Program]) -> Stack:
+def stack(programs: Sequence[Program]) -> Stack:
     """Stacks the programs of several runs, on the host or on the device.
 
     Arrays that are equal in all runs are stored once. Numbers of specifications always get an axis of runs, so that
@@ -146,7 +147,7 @@ def stack_params(params: Sequence[Any]) -> Any:
 
 
 def check_memory(
-    stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, temporaries: int, width: int
+    stacked: Stack, carries: Carry, runs: int, *, evaluation: int, temporaries: int, width: int
 ) -> Forecast:
     """The memory that M ``runs`` take, whose ``carries`` may be shapes; their arrays must fit.
 
@@ -172,7 +173,7 @@ def too_large(runs: int, memory: Forecast) -> GroupTooLarge:
     )
 
 
-def _with_shared_bounds(programs: Sequence[engine.Program]) -> list[engine.Program]:
+def _with_shared_bounds(programs: Sequence[Program]) -> list[Program]:
     """The programs with equal loop bounds where their server steps are of the same sizes.
 
     Shorter runs are padded to the longest; nobody reads what they compute after their last server step. A run with
@@ -209,7 +210,7 @@ def _steps(first_trip: np.ndarray) -> int:
     return int(np.searchsorted(first_trip, first_trip[-1]))
 
 
-def _check_same_structure(first: engine.Program, other: engine.Program, number: int) -> None:
+def _check_same_structure(first: Program, other: Program, number: int) -> None:
     """Raises SettingError unless ``other``, of the run ``number``, has the structure and types of ``first``."""
     described = [
         {
