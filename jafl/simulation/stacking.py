@@ -106,15 +106,13 @@ def stack(programs: Sequence[Program]) -> Stack:
     programs = _with_shared_bounds(programs)
     for number, program in enumerate(programs):
         _check_same_structure(programs[0], program, number)
-    structure = jax.tree.structure(programs[0])
-    flat = [jax.tree.leaves(program) for program in programs]
-    stacked = [_stacked(leaves) for leaves in zip(*flat, strict=True)]
-    return Stack(
-        shared=tuple(leaf for leaf, is_own in stacked if not is_own),
-        own=tuple(leaf for leaf, is_own in stacked if is_own),
-        structure=structure,
-        is_own=tuple(is_own for _, is_own in stacked),
+    is_own, stacked = stack_leaves(programs)
+    leaves, structure = jax.tree.flatten(stacked)
+    shared, own = (
+        tuple(leaf for leaf, its_own in zip(leaves, is_own, strict=True) if its_own == kind)
+        for kind in (False, True)
     )
+    return Stack(shared, own, structure, is_own)
 
 
 def stack_leaves(trees: Sequence[Any]) -> tuple[tuple[bool, ...], Any]:
@@ -124,10 +122,8 @@ def stack_leaves(trees: Sequence[Any]) -> tuple[tuple[bool, ...], Any]:
     """
     structure = jax.tree.structure(trees[0])
     columns = zip(*[jax.tree.leaves(tree) for tree in trees], strict=True)
-    stacked = [_stacked(leaves) for leaves in columns]
-    return tuple(is_own for _, is_own in stacked), jax.tree.unflatten(
-        structure, [leaf for leaf, _ in stacked]
-    )
+    leaves, is_own = zip(*map(_stacked, columns), strict=True)
+    return is_own, jax.tree.unflatten(structure, leaves)
 
 
 def check_params(params: Sequence[Any]) -> None:

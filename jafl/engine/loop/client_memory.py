@@ -58,11 +58,11 @@ class ClientMemory(NamedTuple):
     client: jax.Array
     first: tuple[Any, ...] = ()
 
-    def of_rule(self) -> "ClientMemory":
+    def rule_part(self) -> "ClientMemory":
         """What the rule stores alone."""
         return self._part("rule")
 
-    def of_work(self) -> "ClientMemory":
+    def work_part(self) -> "ClientMemory":
         """What client work keeps alone."""
         return self._part("work")
 
@@ -116,7 +116,7 @@ def scale_type(dtype: Any) -> Any:
 
 def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """[*S] what client work has kept for one client, like ``like``, in a memory whose held row has been written."""
-    return state_of_row(memory.first, fetch(memory.of_work(), client, like))
+    return state_of_row(memory.first, fetch(memory.work_part(), client, like))
 
 
 @jax.jit
@@ -156,7 +156,7 @@ def begin_with(first: tuple[Any, ...], memory: ClientMemory, precision: str) -> 
     """
     if precision != "full":
         return memory._replace(first=first)
-    codes, held = memory.of_work().codes, memory.of_work().held.codes
+    codes, held = memory.work_part().codes, memory.work_part().held.codes
     codes, held = rows_with(first, codes), rows_with(first, jax.tree.map(lambda v: v[None], held))
     held = jax.tree.map(lambda v: v[0], held)
     return memory._replace(

@@ -18,7 +18,7 @@ from jafl.engine.loop import client_memory, whole_step
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.program import Carry, Program, Server, Trained, Version, version_of
 from jafl.engine.loop.reports import columns_in_report, record_row, with_applied
-from jafl.engine.loop.trip import fold_trip, make_arrival, remembered_shapes, train_if_due, trained_trip
+from jafl.engine.loop.trip import fold_trip, make_arrival, remembered_shapes, train_if_due, train_or_fetch
 from jafl.records import ArrayTree, Rule
 from jafl.specifications import Specification
 
@@ -181,7 +181,7 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
     # In waves nothing trains here.
     if memory and not program.waves:
         begins = rows.depend_on_write(trip, memory)
-    trained = trained_trip(program, snapshots, begins, waiting, memory if _keeps(memory) else None)
+    trained = train_or_fetch(program, snapshots, begins, waiting, memory if _keeps(memory) else None)
     arrival = make_arrival(program, trip, trained)
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory, trained.result.state)
     # Those lie in the carry since ``allocate``; to write them again costs an operation each.
@@ -277,7 +277,7 @@ def _fold_parts(
 
     def fold(reads, trip, carried):
         program, snapshots, waiting = reads
-        arrival = make_arrival(program, trip, trained_trip(program, snapshots, trip, waiting))
+        arrival = make_arrival(program, trip, train_or_fetch(program, snapshots, trip, waiting))
         # No memory: a rule that has one is never folded in parts (``_trips_folded_together``).
         folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
         return rows.lay_out(folded), report
@@ -315,7 +315,7 @@ def show_recalled(
     first, end = recall.first_row[step], recall.first_row[step + 1]
 
     def add(number, shown, memory):
-        row = client_memory.fetch(memory.of_rule(), recall.client[number], like)
+        row = client_memory.fetch(memory.rule_part(), recall.client[number], like)
         return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):

@@ -116,13 +116,7 @@ class TriedPlans:
         if isinstance(self._linearity, NotLinear):
             reason = f"{self._linearity.reason[0].upper()}{self._linearity.reason[1:]}."
             error = refusal("form", "matrix", "loop for this run", reason)
-            raise NoMatrixForm(
-                str(error),
-                setting=error.setting,
-                value=error.value,
-                allowed=error.allowed,
-                remedy=error.remedy,
-            )
+            raise NoMatrixForm(str(error), **vars(error))
         return self._linearity
 
     def _form(self, form: str | None) -> str:
