@@ -13,12 +13,12 @@ from jafl.base.errors import require
 from jafl.base.random_keys import check_draws_by_keys, draws_without_own_keys
 from jafl.records import ArrayTree, Params
 
-# Of optax: what counts the gradients that no step of the model has taken in yet.
+# Which field of optax's states counts the gradients that no step of the model has taken in yet.
 _GATHERED = {
     optax.MultiStepsState: "mini_step",
     optax.ApplyEvery: "count",
 }
-# Of optax: what counts the steps of a schedule, by the name of its type.
+# The types of optax's states that count the steps of a schedule.
 _SCHEDULED = ("ScaleByScheduleState", "WrappedScheduleState")
 
 

@@ -223,7 +223,7 @@ def all_finite(tree: Any) -> jax.Array:
 
 @jax.jit
 def _measured(training: Training, snapshots: Any, trip: jax.Array, states: Any) -> tuple[jax.Array, ...]:
-    """Of a trip: whether its update and loss are finite, the update's largest number, and the loss."""
+    """Whether a trip's update and loss are finite, the update's largest number, and the loss."""
     result = train_trip(training, snapshots, trip, states).result
     return all_finite((result.update, result.loss)), _largest(result.update), result.loss
 

@@ -201,7 +201,7 @@ class MatrixRuns(RunGroup):
             if placement.kernel and self._program.runs == 1:  # several runs do without it
                 _check_kernel(placement.kernel)
                 self._lowered().compile()
-        # Of whatever kind: what a compiler that lacks the kernel raises differs between versions.
+        # Any exception: what a compiler that lacks the kernel raises differs between versions.
         except Exception as error:
             warnings.warn(NO_KERNEL.format(error=str(error).partition("\n")[0]), stacklevel=2)
             self._program = dataclasses.replace(self._program, placement=placement._replace(kernel=""))

@@ -24,7 +24,7 @@ from jafl.simulation.digests import Reads, run_digests, test_digest
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import Drawn, as_specification, is_drawn
 
-# Of clients, that leave the device together at the end of a run.
+# How many clients' own models leave the device together at the end of a run.
 MODELS_AT_ONCE = 256
 
 
@@ -60,7 +60,7 @@ class RunGroup(abc.ABC):
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Of all that the runs read; all processes ask for them together."""
+        """Digests of all that the runs read; all processes ask for them together."""
         return run_digests(self.reads) | test_digest(each.run.federation for each in self.preparations)
 
     def agree(self) -> None:
@@ -84,7 +84,7 @@ class RunGroup(abc.ABC):
         """The preparation of one run with the random words that its state has: a checkpoint's, or those drawn."""
         held = jax.tree.leaves(getattr(self.carry, "rule_state", ()), is_leaf=is_drawn)
         words = [np.asarray(at_hand(value.words)) for value in held if is_drawn(value)]
-        # Of a stacked group each word has an axis of runs.
+        # In a stacked group each word has an axis of runs.
         own = [each if each.ndim == 1 else each[number] for each in words]
         return self.preparations[number].with_drawn(own)
 

@@ -156,7 +156,7 @@ class RunState:
         """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
         columns = [name for name in self.evaluations[-1] if name not in PLACE_IN_THE_RUN]
         public = None
-        # Of a private run nothing that clients' examples decide may stop it or choose what is kept.
+        # Nothing that clients' examples decide may stop a private run, or choose what is kept of it.
         if report_of(self.run.rule) is not None:
             evaluators = [name for name in self.evaluators if name != "train"]
             public = [

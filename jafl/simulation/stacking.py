@@ -223,7 +223,7 @@ def _check_same_structure(first: Program, other: Program, number: int) -> None:
     require(clients[0] == clients[1], f"the number of clients of run {number}", clients[1], allowed)
     for name in ("x", "y", "indices", "offsets"):
         mine, its = (getattr(program.data, name) for program in (first, other))
-        # Of entries alone: how many examples there are may differ, since shorter arrays are padded.
+        # Types and shapes of entries alone: the number of examples may differ, since shorter arrays are padded.
         kinds = [(array.dtype.name, array.shape[1:]) for array in (mine, its)]
         allowed = f"{kinds[0]}, that of run 0"
         setting = f"dtype and shape of an entry of the data's {name} of run {number}"

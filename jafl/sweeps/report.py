@@ -207,7 +207,7 @@ def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
     """The settings that are not swept: common ones, a table of those in which arms differ, and the defaults."""
     there = set().union(*(run.config for run in runs))
     own = [name for name in DEFAULTS if name in there and name not in ("seed", *swept)]
-    # Of a call of which an argument is swept, the rest is told.
+    # Where an argument of a call is swept, the rest of the call is told.
     parts = {*IN_PARTS, "model", *(calls.setting_of(name) for name in swept if name not in calls.CALLS)}
     runs = [dataclasses.replace(run, config=calls.flattened(run.config, parts)) for run in runs]
     names = [n for name in own for n in (_parts(runs, name, swept) if name in parts else [name])]

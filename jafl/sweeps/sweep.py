@@ -215,7 +215,7 @@ def _end(
 
     own: the directories of the runs of this process's part.
     """
-    # Of several processes the last one that writes must have seen what all others left. So each looks once more after
+    # The last one of several processes that writes must have seen what all others left. So each looks once more after
     # it has written: where the file system has no locks, another one may have come between.
     with directory_lock(runs.root, wait=SECONDS_TO_WRITE):
         _remove_leftovers(runs.root)

@@ -103,7 +103,7 @@ class PlatformRows:
         """
         written = params
         if len(jax.tree.leaves(params)) > ONE_LAYER:
-            # Of the slot, too: each leaf's write then waits for all leaves, and so for the whole backward pass.
+            # With the slot: each leaf's write then waits for all leaves, and so for the whole backward pass.
             slot, written = lax.optimization_barrier((slot, params))
         return with_row(snapshots, slot, written), params, others
 

@@ -152,7 +152,7 @@ def prepare(
     # A rule may have numbers that follow from the whole schedule, as a private rule's noise: they come first.
     run = run.for_its_schedule()
     check_states_of_optimizers(run)
-    # Of a placement that was passed, nobody asks the devices: they may be those of a chip that is not here.
+    # The devices of a placement that was passed may be those of a chip that is not here: they are not asked.
     device_bytes = None if placement is None else available
     if placement is None:
         placement = default_placement(run.schedule, run.rule, devices, together, run.keeps_client_state)
