@@ -14,6 +14,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 import jafl
 from jafl.clients.minibatch_gradients import LARGEST_BATCH_AT_ONCE, ROWS_AT_ONCE, minibatches, trip_words
 from jafl.clients.records import ClientData
+from jafl.engine.loop import server_steps
 
 SIZES = [1, 3, 8, 20, 70]
 MODEL = jafl.models.softmax(3)
@@ -323,7 +324,7 @@ def test_another_number_in_a_schedule_does_not_compile_again(federation):
         schedule = jafl.specify(optax.cosine_decay_schedule, rate, 100)
         work = jafl.client_work(MODEL, learning_rate=schedule, batch_size=4)
         history = jafl.simulate(events, federation, work, jafl.rules.fedbuff(), params, jax.random.key(1))
-        sizes.append(jafl.engine.run._cache_size())
+        sizes.append(server_steps.run._cache_size())
         ends.append(history.params["dense"]["kernel"])
     assert sizes[0] == sizes[1] and np.abs(ends[0] - ends[1]).max() > 1e-4
 

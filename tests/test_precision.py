@@ -16,12 +16,12 @@ from tiers import in_tiers
 
 import jafl
 from experiments.tools.benchmarks.rounded_products import rounded
-from jafl import engine
 from jafl.base.errors import SettingError
 from jafl.base.precision import MATMUL_PRECISIONS, check_precision, products_in
 from jafl.clients.records import ClientData
 from jafl.config.experiment import make_experiments
 from jafl.config.settings import Settings
+from jafl.engine.loop import server_steps
 from jafl.models.forms.convolution import _in_parts, _plain
 from jafl.models.transformer import TransformerClassifier, TransformerConfig
 
@@ -138,7 +138,7 @@ def test_rule_and_server_optimizer_compute_in_float32(precision):
     program, carry = unplaced(model, rule, server_optimizer=optimizer)
     for outer in ("tensorfloat32", "bfloat16"):
         with products_in(outer):
-            found = products(engine.run, program, carry, 0, 1)
+            found = products(server_steps.run, program, carry, 0, 1)
         server = [product for product in found if product.shape in ((7, 11), (13, 13))]
         client = [product for product in found if product not in server]
         assert {product.shape for product in server} == {(7, 11), (13, 13)} and client

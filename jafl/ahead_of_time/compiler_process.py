@@ -147,7 +147,7 @@ def _trial_end(libtpu: str) -> str:
 
 
 def _version(package: str) -> str:
-    """Of an installed package; "unknown" of one that is there without its metadata."""
+    """The version of an installed package; "unknown" where it has no metadata."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jafl import engine
 from jafl.ahead_of_time.topologies import Topology, shape_on
 from jafl.base.errors import SettingError
+from jafl.engine.loop import server_steps
 from jafl.engine.matrix import matrix_carry, matrix_program, segment_loop
 from jafl.engine.matrix.matrix_program import MatrixRun
 from jafl.engine.plan.compatibility import check_types
@@ -128,8 +128,8 @@ def compiled(topology: Topology, lowered: Any, options: Mapping[str, Any] | None
 
 def matrix_run(preparation: Preparation) -> MatrixRun:
     """The run of a preparation whose plan has the matrix form."""
-    assert preparation.form is not None
-    return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.form)
+    assert preparation.linear_form is not None
+    return MatrixRun(preparation.run, preparation.plan, preparation.program, preparation.linear_form)
 
 
 def _loop_program(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:
@@ -139,9 +139,9 @@ def _loop_program(topology: Topology, preparation: Preparation) -> tuple[Any, ..
     carry = jax.eval_shape(allocation(run, preparation.plan), program, run.params)
     placed = _with_examples_apart(topology.placed(program, placement), program.data.x)
     if placement.number == 1:
-        return engine.run, placed, topology.placed(carry), 0, 0
+        return server_steps.run, placed, topology.placed(carry), 0, 0
     where = carry_shardings(placement, carry)
-    return engine.run, placed, jax.tree.map(lambda leaf, on: shape_on(on, leaf), carry, where), 0, 0
+    return server_steps.run, placed, jax.tree.map(lambda leaf, on: shape_on(on, leaf), carry, where), 0, 0
 
 
 def _matrix_program(topology: Topology, preparation: Preparation) -> tuple[Any, ...]:

@@ -74,7 +74,7 @@ class Topology:
 
     @property
     def platform(self) -> str:
-        """Of its devices, as ``Placement`` has it: "tpu" or "gpu"."""
+        """The platform of its devices, as ``Placement`` has it: "tpu" or "gpu"."""
         return "gpu" if self.name == "h100" else "tpu"
 
     @property

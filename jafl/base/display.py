@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 BLUE = "#0072B2"  # of Okabe and Ito's colors, like the first line of jafl's pictures
-# Of the parts of stacked bars, from the bottom up: those of Okabe and Ito, and three more. More parts have no colors.
+# Colors of the parts of stacked bars, from the bottom up: Okabe's and Ito's, and three more. More parts have none.
 STACKED = (
     *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"),
     *("#56B4E9", "#F0E442", "#999999", "#882255", "#44AA99"),

@@ -100,7 +100,7 @@ def _equation_dependences(equation: Any, reads: list[frozenset[int]], watched: W
 def _while_dependences(
     params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched
 ) -> Dependences:
-    """Of a loop: its results depend on what decides the number of rounds, too."""
+    """What the results of a loop depend on: what decides the number of rounds, too."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     condition_reads, body_reads, carry = reads[:first], reads[first:second], reads[second:]
     body, condition = _plain(params["body_jaxpr"]), _plain(params["cond_jaxpr"])
@@ -116,7 +116,7 @@ def _while_dependences(
 def _scan_dependences(
     params: Mapping[str, Any], reads: list[frozenset[int]], watched: Watched
 ) -> Dependences:
-    """Of a loop with a fixed number of rounds."""
+    """What the results of a loop with a fixed number of rounds depend on."""
     constants, carry, slices = scan_operands(params, reads)
     while True:
         after = _jaxpr_dependences(_plain(params["jaxpr"]), [*constants, *carry, *slices], watched)

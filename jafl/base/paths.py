@@ -46,7 +46,7 @@ def check_folder(path: pathlib.Path, setting: str) -> None:
         there = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
         os.rmdir(tempfile.mkdtemp(prefix=".jafl-", dir=there))
         for name in whole.relative_to(there).parts:
-            # Of a name that is too long the system says so; of any other, that nothing is there.
+            # Where a name is too long the system says so; else it says that nothing is there.
             with contextlib.suppress(FileNotFoundError):
                 os.stat(there / name)
     except OSError as error:

@@ -149,7 +149,7 @@ def short(program: str) -> str:
     return "\n".join(lines)
 
 
-def of_command(command: Command, program: str) -> str:
+def explain_command(command: Command, program: str) -> str:
     """What a command does, examples, and its flags; ``program`` as above."""
     lines = [_wrapped(command.text, ""), ""]
     for words, text in command.examples.items():
@@ -185,7 +185,7 @@ def of(name: str, program: str) -> str:
         text = "a file of flags, one --name=value a line, without quotes; # begins a comment."
         return _wrapped(f"--flagfile: {text}", "  ")
     if name in COMMANDS and name not in HELP:
-        return of_command(COMMANDS[name], program)
+        return explain_command(COMMANDS[name], program)
     setting, _, argument = argument_path(name).partition(".")
     if name in FLAGS:
         return _explained(name, FLAGS[name])

@@ -309,7 +309,7 @@ def _text_asked_for(script: str, arguments: Sequence[str]) -> str | None:
         return command_help.of(arguments[1], program) if arguments[1:] else command_help.short(program)
     if flags & {"h", "?", "help", "helpshort"}:
         command = given.command_of(arguments)
-        return command_help.of_command(command, program) if command.name else command_help.short(program)
+        return command_help.explain_command(command, program) if command.name else command_help.short(program)
     if "helpfull" in flags:
         return command_help.full(program)
     return _versions() if "version" in flags else None

@@ -13,12 +13,12 @@ from jafl.base.errors import require
 from jafl.base.random_keys import check_draws_by_keys, draws_without_own_keys
 from jafl.records import ArrayTree, Params
 
-# Of optax: what counts the gradients that no step of the model has taken in yet.
+# Which field of optax's states counts the gradients that no step of the model has taken in yet.
 _GATHERED = {
     optax.MultiStepsState: "mini_step",
     optax.ApplyEvery: "count",
 }
-# Of optax: what counts the steps of a schedule, by the name of its type.
+# The types of optax's states that count the steps of a schedule.
 _SCHEDULED = ("ScaleByScheduleState", "WrappedScheduleState")
 
 
@@ -156,7 +156,7 @@ def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
     def is_schedule(part: Any) -> bool:
         return type(part).__name__ in _SCHEDULED
 
-    small = of_one_entry(params)
+    small = shrink_to_one_entry(params)
     if not any(map(is_schedule, jax.tree.leaves(jax.eval_shape(optimizer.init, small), is_leaf=is_schedule))):
         return False
     state = optimizer.init(small)
@@ -176,7 +176,7 @@ def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
     return any(not np.allclose(rows, rows[:1], rtol=1e-6, atol=0) for rows in map(np.asarray, later))
 
 
-def of_one_entry(params: Params) -> Params:
+def shrink_to_one_entry(params: Params) -> Params:
     """A model like ``params``, of one entry an array."""
     return jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), leaf.dtype), params)
 
@@ -186,7 +186,7 @@ def _gathered(optimizer: Any, params: Params, steps: Iterable[int]) -> list[tupl
 
     The optimizer makes the steps on a model of one entry an array: what it counts does not depend on gradients.
     """
-    small = of_one_entry(params)
+    small = shrink_to_one_entry(params)
     kinds = tuple(_GATHERED)
     if not _records(jax.eval_shape(optimizer.init, small), kinds):
         return []

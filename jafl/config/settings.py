@@ -306,8 +306,7 @@ def _whole(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-# Of config.json. 1 had settings such as delay_mean and dirichlet_alpha, 2 such as local_epochs and restart.
-FORMAT = 3
+FORMAT = 3  # of config.json
 NOT_SETTINGS = (
     *("format", "digests", "versions", "device", "command", "runs", "sweep", "label", "arms", "overrides"),
     *("listed", "inputs", "jax_options"),
@@ -348,9 +347,8 @@ FILLED_BY_PRESETS: dict[str, tuple[str, ...]] = {
 
 def without_varying(settings: Settings) -> dict[str, Any]:
     """{name: value} of the settings, zeros in the place of numbers that runs of one program may differ in."""
-    return vars(
-        settings.changed({name: 0.0 for name in VARYING if isinstance(settings.argument(name), float)})
-    )
+    zeros = {name: 0.0 for name in VARYING if isinstance(settings.argument(name), float)}
+    return vars(settings.changed(zeros))
 
 
 def filled_by_preset(name: str) -> bool:

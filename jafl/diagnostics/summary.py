@@ -76,7 +76,7 @@ def summary(
         "applied_trips": schedule.num_trips,
         "server_steps": schedule.num_steps,
         "time": schedule.step_time[-1],
-        "staleness": of_staleness(schedule.staleness),
+        "staleness": summarize_staleness(schedule.staleness),
         "in_flight": {"mean": mean_in_flight(schedule), "max": training.max()},
         "wasted": wasted(schedule)._asdict(),
         "clients": {"all": schedule.num_clients, "took_part": len(np.unique(schedule.client))},
@@ -96,7 +96,7 @@ def summary(
     return plain(content)
 
 
-def of_staleness(staleness: np.ndarray) -> dict[str, Any]:
+def summarize_staleness(staleness: np.ndarray) -> dict[str, Any]:
     """Mean, percentiles and maximum of the staleness of applied trips; None where there are none."""
     some = len(staleness) > 0
     percentiles = {f"p{p}": float(np.percentile(staleness, p)) if some else None for p in PERCENTILES}

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jafl.base import processes
 from jafl.base.errors import require, whole_number
 from jafl.engine.forms import kernels
-from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.platform_rows import PlatformRows
 from jafl.engine.forms.rows import ROWS
 
 DEVICES = "devices"  # the name of the mesh's one axis
@@ -55,7 +55,7 @@ class Placement(NamedTuple):
         return 1 if self.devices is None else self.devices.size
 
     @property
-    def rows(self) -> AcceleratorRows:
+    def rows(self) -> PlatformRows:
         """How loops on these devices lay out, read, write and order rows."""
         return ROWS.get(self.platform, ROWS["gpu"])
 

@@ -390,7 +390,7 @@ class Model:
     def loss_sums(
         self, params: Any, x: jax.Array, y: jax.Array, key: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Of each example the loss, and what it counts for.
+        """The loss of each example, and what it counts for.
 
         Args:
           params, x, y, key: as of ``losses``.

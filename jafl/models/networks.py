@@ -188,7 +188,7 @@ class Functions(Network):
 
     @property
     def name(self) -> str:
-        """Of the function that applies it."""
+        """The name of the function that applies it."""
         return getattr(self.use, "__name__", type(self.use).__name__)
 
     @property

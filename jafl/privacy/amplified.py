@@ -23,7 +23,7 @@ from jafl.specifications import Specification, as_specification
 # Noise multipliers between which one is looked for.
 _LEAST, _MOST = 0.05, 1e6
 _LEAST_NOISE, _MOST_NOISE = 1e-150, 1e150  # whose squares the accountant can take
-# Of privacy losses; the accountant takes the exponential of it, and overflows at 709.
+# The largest privacy loss; the accountant takes the exponential of it, and overflows at 709.
 _LARGEST_INTERVAL = 100.0
 # An epsilon is so many intervals, and the largest loss of a round at most so many. The result is too large by the
 # square of an interval; finer ones cost minutes and gigabytes.

@@ -312,7 +312,7 @@ def once(mechanism: Mechanism, num_steps: int, published: str = "nodes") -> floa
       16.0
     """
     check_steps(mechanism, num_steps)
-    # Of the nodes the first step moves the most, but not of the prefixes alone.
+    # The first step moves the most of the nodes, but not of the prefixes alone.
     starts = range(num_steps if mechanism.is_tree and published == "models" else 1)
     return _evenly_spaced(mechanism, num_steps, 1, 0, starts, published)
 

@@ -172,7 +172,7 @@ class Rule(_RuleFields):
         ``begin``, ``fold`` of each arrival and ``finish`` come to, in one go; for a rule with a ``buffer_size`` K,
         without memory. Of ``arrivals`` the numbers are [K], ``update`` and ``start`` tuples of K; ``trip_reports``
         are the reports of ``fold``, {name: [K]}. It serves where trips wait on an accelerator, and a pass over K
-        updates is dear.
+        updates costs much.
       for_schedule: (schedule, num_examples [N]) -> rule, or None: the rule to run in the place of this one, with
         numbers that follow from the whole schedule and from how many examples each client holds. Called on the host,
         before anything is planned or compiled. Where ``columns`` are numbers of single trips, these are numbers of

@@ -163,7 +163,7 @@ def _check(schedule: EventSchedule) -> None:
     number, own = _rounds(schedule)
     by_round = schedule.step[own].astype(np.int64) // clients * clients + schedule.client[own]
     one_each = len(np.unique(by_round)) == schedule.num_steps == np.sum(own)
-    # Of each round that has begun all clients have a trip by its first step.
+    # All clients have a trip of each round that has begun by its first step.
     early = schedule.step <= number * clients
     heard = np.unique(number[early] * clients + schedule.client[early]) // clients
     begun = -(-schedule.num_steps // clients)

@@ -1,8 +1,9 @@
 """K gradients of a server step, for rules that are not linear: their norms, weighted sums, and products with these.
 
 A rule asks for the same three things of ``StackedRows`` and of ``SeparateRows``; which is quicker depends on the
-platform. On a CPU each question is a pass over the rows. Elsewhere a pass is dear, whatever is computed in it: there
-the products of all pairs of rows are made in one, and from them follow all norms and all products with weighted sums.
+platform. On a CPU each question is a pass over the rows. Elsewhere a pass costs the same, whatever is computed in
+it: there the products of all pairs of rows are made in one, and from them follow all norms and all products with
+weighted sums.
 """
 
 import functools

@@ -63,7 +63,7 @@ def evenly(items: Sequence[Any], most: int) -> list[list[Any]]:
 
 def _limit(experiments: Sequence[Experiment]) -> int:
     """The most of these experiments that pay to train in one program."""
-    if experiments[0].preparation.form is None:
+    if experiments[0].preparation.linear_form is None:
         return group_limit([experiment.run for experiment in experiments])
     # In the matrix form a run costs what it costs alone, but for the data that all share.
     alone = max(
@@ -141,7 +141,7 @@ def _kind(experiment: Experiment) -> tuple:
     """Equal for two experiments that may be in one group."""
     federation, run = experiment.federation, experiment.run
     described: tuple[Any, ...] = (run.client_work, run.rule, run.server_optimizer, run.params)
-    form, rule_key = experiment.preparation.form, None
+    form, rule_key = experiment.preparation.linear_form, None
     if form is not None:
         described = (run.client_work, run.params)
         rule_key = (experiment.rule.build().memory_precision, form.reads_start)

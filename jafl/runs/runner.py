@@ -229,20 +229,14 @@ class _Runs:
             how = f"To go on: run.py resume {path}"
             if keeps_earlier:
                 how = "The same command goes on." if self.resume else ""
-            _show_interrupted(outcomes, len(self.experiments), show, how)
+            number = len(self.experiments)
+            left = number - sum(outcome.status != "interrupted" for outcome in outcomes)
+            show(f"Interrupted: {left} of {number} runs did not finish.")
+            if left and how:
+                show(how)
         for one in self.damaged:
             show(f"Damaged, and left as it is: {one.path}: {one.reason}.")
         show(f"{self.clock.line()}. Results are in {path}")
-
-
-def _show_interrupted(
-    outcomes: Sequence[Outcome], number: int, show: Callable[[str], None], how: str
-) -> None:
-    """Shows how many of ``number`` runs did not finish, and how to go on."""
-    left = number - sum(outcome.status != "interrupted" for outcome in outcomes)
-    show(f"Interrupted: {left} of {number} runs did not finish.")
-    if left and how:
-        show(how)
 
 
 def dry_run(

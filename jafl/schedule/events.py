@@ -30,7 +30,7 @@ def events_within(world: World, protocol: Protocol, client_trips: int) -> EventS
     """
     schedule = Events(world, protocol, client_trips).run(math.inf, client_trips)
     cost = [schedule.trips_started_by(step) for step in range(1, schedule.num_steps + 1)]
-    if not cost:  # refused as starving, or too dear
+    if not cost:  # refused as starving, or as too few trips
         cost = [Events(world, protocol, client_trips).run(1).trips_started_by(1)]
     require(cost[0] <= client_trips, "client_trips", client_trips, f"at least {cost[0]}, for the first step")
     within = int(np.searchsorted(cost, client_trips, side="right"))

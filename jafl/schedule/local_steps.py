@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import math
 import numbers
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from jafl.schedule.compound_delays import own_seed
 from jafl.schedule.delay import Delay
 from jafl.schedule.draws import LOCAL_STEPS
 from jafl.schedule.durations import Durations, PartsTable, Table, fast_view
-
-LocalSteps = int | Sequence[int] | np.ndarray | Delay
 
 
 def check_local_steps(local_steps: Any, num_clients: int) -> None:

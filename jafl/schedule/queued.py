@@ -92,7 +92,7 @@ class _Queues:
         self.durations = Durations(delay, seed, num_clients, trips + tasks)
         self.drawn: deque[int] = deque()
         self.handed_out = [0] * num_clients
-        # Of each client (number of the trip, its version, when it was handed out), the one at work first.
+        # For each client (number of the trip, its version, when it was handed out), the one at work first.
         self.queues: list[deque[tuple[int, int, float]]] = [deque() for _ in range(num_clients)]
         self.at_work: list[tuple[float, int]] = []  # a heap of (when it ends, client)
 

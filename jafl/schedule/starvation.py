@@ -18,7 +18,7 @@ LEFT = "were those of clients that left (dropout)"
 TOO_STALE = "were staler than staleness_limit allows"
 OUTDATED = "were stopped, since a step made them staler than staleness_limit allows (too_stale='cancel')"
 CANCELLED = "were cancelled by a step (cancel_at_step)"
-# Of these the server hears nothing.
+# The server hears nothing of these.
 UNNOTICED = (FAILED, WENT_AWAY, LEFT)
 
 REMEDIES = {

@@ -17,17 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jafl.base import array_files, checksums, processes
 from jafl.base.errors import SettingError, check_callback, require, whole_number
-from jafl.base.extras import importing, require_library
-from jafl.base.paths import by_plain_name, given_path
-from jafl.base.random_keys import as_words, is_key
-from jafl.engine.devices import at_hand, put
+from jafl.base.extras import require_library
+from jafl.base.paths import given_path
 from jafl.engine.plan.slots_and_waves import computes
 from jafl.records import EventSchedule, ExecutionPlan
+from jafl.simulation.carry_files import numbered_leaves, place_carry, read_carry, shapes, write_carry
 from jafl.simulation.identity import identify
 from jafl.simulation.run_group import RunGroup
 
@@ -201,11 +199,11 @@ class Checkpoints:
                 continue
         return None
 
-    def save(self, saved: Saved) -> bool:
-        """Writes a checkpoint; False, after telling ``on_trouble``, if that failed, as on a full disk."""
+    def save(self, saved: Saved) -> None:
+        """Writes a checkpoint; tells ``on_trouble`` if that fails, as on a full disk."""
         # A run that was just restored, or asked to stop where it saved last, writes nothing again.
         if saved.server_step == self._last_step or self.every == 0:
-            return True
+            return
         if self._before_save:
             self._before_save()
         # Monotonic: a clock that is set back must not make a checkpoint due, or never due.
@@ -222,14 +220,11 @@ class Checkpoints:
                 f"The checkpoint after server step {saved.server_step} could not be written "
                 f"({str(error).splitlines()[0]}); the run goes on, and earlier checkpoints are kept."
             )
-            written = False
         else:
             self._last_step = saved.server_step
             self._remove_old()
-            written = True
         self._last_time = time.monotonic()
         self._cost = self._last_time - began
-        return written
 
     def delete(self) -> None:
         """Removes all checkpoints, and the folder unless something else lies there: the run is over."""
@@ -257,9 +252,6 @@ class Checkpoints:
 
         Of several processes each writes its parts of arrays, and the first one all else. So all see the same disk.
         """
-        with importing():
-            import orbax.checkpoint as orbax
-
         state = {
             # Arrays have files of their own: JSON would round them, and take several times their bytes.
             **saved._replace(carry=None, best={}, client_metrics={})._asdict(),
@@ -267,41 +259,33 @@ class Checkpoints:
             "configuration": self._identity,
             "digests": self._digests,
             "devices": self._devices,
-            "arrays": _shapes(saved.carry),
+            "arrays": shapes(saved.carry),
         }
-        # Orbax refuses arrays of size 0; ``_placed`` puts them back.
-        leaves = {name: _to_write(leaf) for name, leaf in _numbered(saved.carry).items() if leaf.size}
-        arguments = orbax.args.Composite(
-            carry=orbax.args.StandardSave(leaves), state=orbax.args.JsonSave(state)
-        )
         unfinished, finished = self.folder / UNFINISHED, self.folder / str(saved.server_step)
         first = processes.is_first()
         if first:
             delete(unfinished)
             unfinished.mkdir(parents=True)
         processes.wait_for_all("checkpoint: folder")
-        with (
-            by_plain_name(unfinished) as place,
-            orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as writer,
-        ):
-            writer.save(place / "whole", args=arguments)
+        whole = unfinished / "whole"
+        write_carry(whole, saved.carry, state)
         if first:
             if self._plan is not None:
-                array_files.write_archive(unfinished / "whole" / PLAN, vars(self._plan))
+                array_files.write_archive(whole / PLAN, vars(self._plan))
             if saved.best:
                 named = {
                     f"{run}_{name}": leaf
                     for run in saved.best
-                    for name, leaf in _numbered(saved.best[run]).items()
+                    for name, leaf in numbered_leaves(saved.best[run]).items()
                 }
-                array_files.write_archive(unfinished / "whole" / BEST, named)
+                array_files.write_archive(whole / BEST, named)
             if metrics := saved.client_metrics:
                 named = {f"{run}_{name}": rows for run in metrics for name, rows in metrics[run].items()}
-                array_files.write_archive(unfinished / "whole" / CLIENT_METRICS, named)
+                array_files.write_archive(whole / CLIENT_METRICS, named)
             # Last of all, over every file that is there; then it is renamed, and so it is never half a checkpoint.
-            checksums.write(unfinished / "whole")
+            checksums.write(whole)
             delete(finished)
-            (unfinished / "whole").rename(finished)
+            whole.rename(finished)
             delete(unfinished)
         processes.wait_for_all("checkpoint: written")
 
@@ -317,9 +301,6 @@ class Checkpoints:
         """The state of a checkpoint, or why it is not used: {"state"}, {"refused"} or {"trouble"}, without arrays."""
         folder = self.folder / str(number)
         try:
-            # Without checksums it is damaged, or of a version that wrote none, which is another error.
-            if not (folder / checksums.NAME).exists():
-                _refuse_earlier_format(folder)
             checksums.check(folder)
             state = json.loads((folder / "state" / "metadata").read_bytes())
             self._refuse_another_run(state, carry)
@@ -331,20 +312,10 @@ class Checkpoints:
 
     def _read(self, number: int, state: Mapping[str, Any], group: RunGroup) -> dict[str, Any]:
         """The fields of ``Saved``, or {"trouble"}: why the arrays of a checkpoint cannot be read."""
-        with importing():
-            import orbax.checkpoint as orbax
-
-        carry, folder = group.carry, self.folder / str(number)
+        carry, folder, trouble = group.carry, self.folder / str(number), None
         best, client_metrics = dict[int, Any](), dict[int, Any]()
-        # Read straight into the layout of this run's devices, which need not be those that wrote it.
-        template = {name: _to_read(leaf) for name, leaf in _numbered(carry).items() if leaf.size}
-        asked, trouble = orbax.args.Composite(carry=orbax.args.StandardRestore(template)), None
         try:
-            with (
-                by_plain_name(folder) as place,
-                orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader,
-            ):
-                arrays = reader.restore(place, args=asked)["carry"]
+            arrays = read_carry(folder, carry)
             if (folder / BEST).is_file():
                 best = _best_params(array_files.read_archive(folder / BEST), group)
             if (folder / CLIENT_METRICS).is_file():
@@ -358,7 +329,7 @@ class Checkpoints:
             return {"trouble": reasons[0]}
         return {
             **{name: state.get(name) for name in Saved._fields},
-            "carry": _placed(arrays, carry),
+            "carry": place_carry(arrays, carry),
             "best": best,
             "client_metrics": client_metrics,
         }
@@ -370,13 +341,12 @@ class Checkpoints:
             {**names, **{f"digest of {_READ.get(name, name)}": digest for name, digest in digests.items()}}
             for names, digests in (
                 (state["configuration"], state["digests"]),
-                # Earlier checkpoints have fewer digests.
-                (self._identity, {name: self._digests.get(name, "") for name in state["digests"]}),
+                (self._identity, self._digests),
             )
         )
         lines = differences(before, now)
         # The last look: what is said and hashed agrees, but a library's state may have another form.
-        if not lines and state["arrays"] != _shapes(carry):
+        if not lines and state["arrays"] != shapes(carry):
             lines = ["the arrays of the state have other shapes or dtypes"]
         if lines:
             raise SettingError(
@@ -384,15 +354,6 @@ class Checkpoints:
                 + "\n  ".join(lines)
                 + "\nGo on with what it was made with, or run into another directory."
             )
-
-
-def _refuse_earlier_format(folder: pathlib.Path) -> None:
-    """Raises SettingError for a checkpoint of an earlier version of jafl, which held other files."""
-    try:
-        written = json.loads((folder / "state" / "metadata").read_bytes())["format"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    require(written >= FORMAT, f"the format of the checkpoint {folder}", written, f"{FORMAT}, this version's")
 
 
 def saved_plan(
@@ -423,63 +384,17 @@ def delete(folder: pathlib.Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _numbered(carry: Any) -> dict[str, Any]:
-    """{number: array} of the leaves: names that no change of a rule's or an optimizer's classes can touch."""
-    return {f"{i:04d}": as_words(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
-
-
 def _best_params(arrays: Mapping[str, np.ndarray], group: RunGroup) -> dict[int, Any]:
     """``Saved.best`` from the arrays of its file, like the initial parameters of each run."""
     best = {}
     for run in {int(name.partition("_")[0]) for name in arrays}:
         leaves, structure = jax.tree.flatten(group.preparations[run].run.params)
-        held = [arrays[f"{run}_{number:04d}"] for number in range(len(leaves))]
-        # bfloat16 and its like are float32 in NumPy's files; in earlier checkpoints they are bytes.
-        best_leaves = [
-            each.view(leaf.dtype) if each.dtype.kind == "V" else each.astype(leaf.dtype)
-            for each, leaf in zip(held, leaves, strict=True)
-        ]
-        best[run] = jax.tree.unflatten(structure, best_leaves)
+        # bfloat16 and its like are float32 in NumPy's files.
+        held = [arrays[f"{run}_{number:04d}"].astype(leaf.dtype) for number, leaf in enumerate(leaves)]
+        best[run] = jax.tree.unflatten(structure, held)
     return best
-
-
-def _shapes(carry: Any) -> list[str]:
-    """For each leaf its path, dtype and shape."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(carry)
-    return [f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}" for path, leaf in leaves]
 
 
 def _reason(error: Exception) -> str:
     """The first line of what an error says, without its full stop."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _to_write(leaf: Any) -> Any:
-    """What Orbax writes: an array in parts as it is, of which each process writes its own; others from the host."""
-    in_parts = isinstance(leaf, jax.Array) and not leaf.is_fully_replicated
-    return leaf if in_parts else np.asarray(at_hand(leaf))
-
-
-def _to_read(leaf: Any) -> Any:
-    """What Orbax reads into: for an array in parts, each process its own; others to the host."""
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-    return np.empty(leaf.shape, leaf.dtype)
-
-
-def _placed(arrays: Mapping[str, Any], carry: Any) -> Any:
-    """``arrays`` as a pytree like ``carry``, whose leaves, one by one, they take the place of in its memory."""
-    leaves, structure = jax.tree.flatten(carry)
-
-    def place(number: int, leaf: jax.Array) -> Any:
-        value = arrays.get(f"{number:04d}")
-        if value is None or isinstance(value, jax.Array):  # of size 0; in parts, which are where they belong
-            return leaf if value is None else value
-        if is_key(leaf):
-            words = put(value, leaf.sharding) if leaf.committed else jnp.asarray(value)
-            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
-        where, committed = leaf.sharding, leaf.committed
-        leaf.delete()  # so that no more than one leaf is ever there twice
-        return put(value, where) if committed else jnp.asarray(value)
-
-    return jax.tree.unflatten(structure, [place(number, leaf) for number, leaf in enumerate(leaves)])

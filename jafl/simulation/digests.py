@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl import engine
 from jafl.base import processes
 from jafl.base.errors import SettingError
 from jafl.base.random_keys import as_words
 from jafl.data import Federation
+from jafl.engine.loop.program import Program
 from jafl.records import ExecutionPlan, Params
 from jafl.specifications import is_drawn
 
@@ -30,7 +30,7 @@ class Reads(NamedTuple):
       key: of the run.
     """
 
-    program: engine.Program
+    program: Program
     plan: ExecutionPlan
     params: Params
     key: jax.Array

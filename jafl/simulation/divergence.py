@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jafl import engine
 from jafl.engine.devices import Placement, at_hand
+from jafl.engine.loop import server_steps
+from jafl.engine.loop.program import Carry, Program, Training
+from jafl.engine.loop.trip import train_trip
 from jafl.engine.plan.device_memory import device_memory
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
@@ -69,12 +71,12 @@ def find_divergence(
     schedule = preparation.run.schedule
     # From the start: no carry of the last good evaluation is there any more.
     program, carry = preparation.place()
-    carry = engine.run(program, carry, 0, good_step)
+    carry = server_steps.run(program, carry, 0, good_step)
     history = dataclasses.replace(history, params=jax.device_get(at_hand(carry.params)))
     step = good_step
     while step < bad_step:
         # By the same program, so that the same bits come up again, one step after the other.
-        carry = engine.run(program, carry, step, step + 1)
+        carry = server_steps.run(program, carry, step, step + 1)
         if not _is_finite(carry, schedule, step):
             break
         step += 1
@@ -90,7 +92,7 @@ def counts_as_zero(trip_reports: Mapping[str, Any]) -> bool:
     return "not_finite" in trip_reports
 
 
-def _is_finite(carry: engine.Carry, schedule: EventSchedule, step: int) -> bool:
+def _is_finite(carry: Carry, schedule: EventSchedule, step: int) -> bool:
     """Whether the model and the losses of the trips of one server step are free of NaN and infinity."""
     if counts_as_zero(carry.trip_reports):
         return bool(at_hand(all_finite(carry.params)))
@@ -108,7 +110,7 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
         platform=jax.local_devices()[0].platform
     )  # of several processes, each does it for itself
     program, carry = prepare(run, plan=plan, placement=placement, available=device_memory()).place()
-    carry = engine.run(program, carry, 0, step)
+    carry = server_steps.run(program, carry, 0, step)
     largest, states = 0.0, _states(program, carry)
     for trip in range(*_trip_range(run.schedule, step)):
         measured = _measured(program.training, carry.snapshots, np.int32(trip), states)
@@ -122,7 +124,7 @@ def _cause(run: Run, step: int) -> tuple[int | None, str]:
     return None, _cause_at_server(run, carry, largest)
 
 
-def _cause_at_server(run: Run, carry: engine.Carry, largest: float) -> str:
+def _cause_at_server(run: Run, carry: Carry, largest: float) -> str:
     """What is said of a server step whose updates, of this largest number, are finite, and whose result is not."""
     # First what is certain: an infinite rate needs no measurement.
     if said := infinite_rate(run.server_optimizer):
@@ -137,9 +139,7 @@ def _cause_at_server(run: Run, carry: engine.Carry, largest: float) -> str:
     )
 
 
-def _cause_in_trip(
-    run: Run, program: engine.Program, carry: engine.Carry, trip: int, loss_finite: bool
-) -> str:
+def _cause_in_trip(run: Run, program: Program, carry: Carry, trip: int, loss_finite: bool) -> str:
     """What is said of a trip whose update or loss is not finite.
 
     First, whether the client's examples are so at the initial model; then whether smaller steps would be.
@@ -177,7 +177,7 @@ def _cause_in_trip(
     return f"{measured} {LOWER}".lstrip()
 
 
-def _grown(run: Run, carry: engine.Carry) -> str:
+def _grown(run: Run, carry: Carry) -> str:
     """A sentence on how far the model had grown before the step; "" if it had not."""
     before, now = (float(_largest(params)) for params in (run.params, at_hand(carry.params)))
     if now <= GROWN * max(before, 1.0):
@@ -188,7 +188,7 @@ def _grown(run: Run, carry: engine.Carry) -> str:
     return said + large_examples(run)
 
 
-def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int) -> bool | None:
+def _is_finite_if_slower(program: Program, carry: Carry, trip: int) -> bool | None:
     """Whether a trip is finite with steps of a billionth of their length; None where that cannot be tried."""
     work = program.training.client_work
     optimizer = work.arguments.get("optimizer")
@@ -202,7 +202,7 @@ def _is_finite_if_slower(program: engine.Program, carry: engine.Carry, trip: int
     return bool(jax.device_get(_measured(program.training, carry.snapshots, np.int32(trip), states))[0])
 
 
-def _states(program: engine.Program, carry: engine.Carry) -> Any:
+def _states(program: Program, carry: Carry) -> Any:
     """The memory in which clients' states lie, as the next trip finds it; None where clients keep nothing."""
     if program.training.client_work.build().state_shapes(carry.params) is None:
         return None
@@ -222,18 +222,16 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 @jax.jit
-def _measured(
-    training: engine.Training, snapshots: Any, trip: jax.Array, states: Any
-) -> tuple[jax.Array, ...]:
-    """Of a trip: whether its update and loss are finite, the update's largest number, and the loss."""
-    result = engine.train_trip(training, snapshots, trip, states).result
+def _measured(training: Training, snapshots: Any, trip: jax.Array, states: Any) -> tuple[jax.Array, ...]:
+    """Whether a trip's update and loss are finite, the update's largest number, and the loss."""
+    result = train_trip(training, snapshots, trip, states).result
     return all_finite((result.update, result.loss)), _largest(result.update), result.loss
 
 
 @jax.jit
-def _loss_at(training: engine.Training, snapshots: Any, params: Any, trip: jax.Array) -> jax.Array:
+def _loss_at(training: Training, snapshots: Any, params: Any, trip: jax.Array) -> jax.Array:
     """The loss of a trip's first minibatch at other parameters than those that its client downloaded."""
-    return engine.train_trip(training, snapshots, trip, start=params).result.loss
+    return train_trip(training, snapshots, trip, start=params).result.loss
 
 
 @jax.jit

@@ -234,7 +234,7 @@ class Driver:
             if not (finite[state.number] and fits):
                 good = state.evaluated_until
                 before = state.history(self._group, good, self._clock)
-                # With the very words that the run has drawn: others would be another run, which need not diverge.
+                # With the random words that this run has drawn: others make another run, which need not diverge.
                 preparation = self._group.preparation_under_way(state.number)
                 state.end(find_divergence(preparation, good, last, before))
                 diverged.append(state)

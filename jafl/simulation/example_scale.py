@@ -34,7 +34,7 @@ def large_examples(run: Run) -> str:
         )
     if federation.x.dtype.kind != "f" or isinstance(federation.x, np.memmap):
         return ""
-    # Of maps only the sample: to read them whole would take long after a run that has ended.
+    # Only a sample of memory maps: to read them whole would take long after a run that has ended.
     every = np.asarray(federation.x)
     largest = max(abs(float(every.max())), abs(float(every.min())))
     if largest <= STICKS_OUT * max(typical, 1.0):

@@ -74,7 +74,7 @@ def _describe_held(run: Run, model: Any) -> dict[str, str]:
     }
     described = {}
     for name, value in own.items():
-        # Of a specification the call is described, whose numbers are among those that the run reads.
+        # A specification is described by its call, whose numbers are among those that the run reads.
         held = "" if isinstance(value, Specification) else digest_of_held(value)
         if held:
             described[f"digest of what functions of {name} hold"] = held

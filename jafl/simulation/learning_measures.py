@@ -224,7 +224,7 @@ def _fall(
 ) -> Fall | None:
     """How far a measure ends from its best, by medians over a tenth of the evaluations; None if that is usual."""
     values = np.array([row[key] if is_finite(row.get(key)) else np.nan for row in rows])
-    # Of so few, or with gaps, the usual step between two of them is not known.
+    # From so few, or with gaps, the usual step between two of them is not known.
     if len(values) < FEWEST_TO_FALL or np.isnan(values).any():
         return None
     width = max(1, len(values) // 10)

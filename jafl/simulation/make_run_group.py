@@ -24,7 +24,7 @@ def make_run_group(*preparations: Preparation) -> RunGroup:
       SettingError: if several runs differ in more than numbers and contents of arrays, or examples are not finite.
       stacking.GroupTooLarge: a SettingError, if they do not fit into the device's memory together.
     """
-    if preparations[0].form is not None:
+    if preparations[0].linear_form is not None:
         return MatrixRuns(preparations)
     return SingleRun(*preparations) if len(preparations) == 1 else StackedRuns(preparations)
 

@@ -53,9 +53,9 @@ class MatrixRuns(RunGroup):
 
     def __init__(self, preparations: Sequence[Preparation]):
         self._runs = [
-            MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.form)
+            MatrixRun(prepared.run, prepared.plan, prepared.program_with_keys(), prepared.linear_form)
             for prepared in preparations
-            if prepared.form is not None
+            if prepared.linear_form is not None
         ]
         # Rules and optimizers may differ; the work of one run alone is in the program.
         works = [run.program.training.client_work for run in self._runs]
@@ -201,7 +201,7 @@ class MatrixRuns(RunGroup):
             if placement.kernel and self._program.runs == 1:  # several runs do without it
                 _check_kernel(placement.kernel)
                 self._lowered().compile()
-        # Of whatever kind: what a compiler that lacks the kernel raises differs between versions.
+        # Any exception: what a compiler that lacks the kernel raises differs between versions.
         except Exception as error:
             warnings.warn(NO_KERNEL.format(error=str(error).partition("\n")[0]), stacklevel=2)
             self._program = dataclasses.replace(self._program, placement=placement._replace(kernel=""))

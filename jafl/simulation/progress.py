@@ -8,7 +8,7 @@ import numpy as np
 
 from jafl.records import EventSchedule
 
-# Of a bar that goes into a file, where nothing is drawn over.
+# Between two lines of a bar that goes into a file, where nothing is drawn over.
 SECONDS_BETWEEN_LINES = 30.0
 
 

@@ -18,7 +18,7 @@ from jafl.records import Params
 from jafl.simulation.learning_measures import constant_loss
 from jafl.specifications import Specification, as_specification
 
-# Of the run's own rate. All trials together see fewer examples than the shortest run that is judged.
+# The rates that are tried, times the run's own. All trials see fewer examples than the shortest run that is judged.
 FACTORS = (1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4, 1e5)
 EXAMPLES, STEPS = 32, 15
 # A rate has learned with a loss below this share of the initial one, and of a constant prediction's.

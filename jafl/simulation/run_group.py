@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import engine
 from jafl.base import processes
 from jafl.base.errors import SettingError
 from jafl.engine.devices import at_hand, put
 from jafl.engine.evaluation import evaluation_memory
+from jafl.engine.loop import server_steps
 from jafl.engine.loop.client_memory import personal_models
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.plan.device_memory import CompiledMemory, Forecast, ran_out_of_memory, read_compiled_memory
 from jafl.engine.plan.make_program import slots_for
 from jafl.engine.plan.preparation import Preparation
@@ -23,7 +24,7 @@ from jafl.simulation.digests import Reads, run_digests, test_digest
 from jafl.simulation.divergence import all_finite
 from jafl.specifications import Drawn, as_specification, is_drawn
 
-# Of clients, that leave the device together at the end of a run.
+# How many clients' own models leave the device together at the end of a run.
 MODELS_AT_ONCE = 256
 
 
@@ -46,7 +47,7 @@ class RunGroup(abc.ABC):
 
     copies_models = False
 
-    def __init__(self, preparations: Sequence[Preparation], programs: Sequence[engine.Program], carry: Any):
+    def __init__(self, preparations: Sequence[Preparation], programs: Sequence[Program], carry: Any):
         self.preparations, self.carry = list(preparations), carry
         # Kept on the host as they were read: what lies on the device may be divided or donated.
         self.reads = [
@@ -59,7 +60,7 @@ class RunGroup(abc.ABC):
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Of all that the runs read; all processes ask for them together."""
+        """Digests of all that the runs read; all processes ask for them together."""
         return run_digests(self.reads) | test_digest(each.run.federation for each in self.preparations)
 
     def agree(self) -> None:
@@ -83,7 +84,7 @@ class RunGroup(abc.ABC):
         """The preparation of one run with the random words that its state has: a checkpoint's, or those drawn."""
         held = jax.tree.leaves(getattr(self.carry, "rule_state", ()), is_leaf=is_drawn)
         words = [np.asarray(at_hand(value.words)) for value in held if is_drawn(value)]
-        # Of a stacked group each word has an axis of runs.
+        # In a stacked group each word has an axis of runs.
         own = [each if each.ndim == 1 else each[number] for each in words]
         return self.preparations[number].with_drawn(own)
 
@@ -186,7 +187,7 @@ class SingleRun(RunGroup):
 
     def advance(self, first: int, last: int) -> None:
         """Runs the server steps ``first`` to ``last - 1``."""
-        self.carry = engine.run(self._program, self.carry, first, last)
+        self.carry = server_steps.run(self._program, self.carry, first, last)
 
     def models(self) -> list[Any]:
         """A list of one: the current parameters [*P]."""
@@ -211,7 +212,7 @@ class SingleRun(RunGroup):
 
     def compiled_memory(self) -> CompiledMemory | None:
         """What the program takes, in bytes; None if the compiler does not tell."""
-        return memory_after_compiling(lambda: engine.run.lower(self._program, self.carry, 0, 0))
+        return memory_after_compiling(lambda: server_steps.run.lower(self._program, self.carry, 0, 0))
 
 
 class StackedRuns(RunGroup):
@@ -273,7 +274,7 @@ class StackedRuns(RunGroup):
         return memory_after_compiling(lambda: stacking.run.lower(self.stack, self.carry, 0, 0))
 
 
-def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: engine.Carry) -> Forecast:
+def _memory(preparations: Sequence[Preparation], stack: stacking.Stack, carry: Carry) -> Forecast:
     """What all runs hold together; raises ``stacking.GroupTooLarge`` if their arrays alone are too large."""
     held, first, number = 0, preparations[0], len(preparations)
     counted: set[int] = set()

@@ -41,27 +41,21 @@ class Clock:
     temporary_bytes: int | None
     _started: float = 0.0
     _compiled_before_start: float = 0.0
-    _earlier_run_seconds: float = 0.0
-    _earlier_compile_seconds: float = 0.0
+    _earlier: tuple[float, float] = (0.0, 0.0)  # (of training, of compiling), before the checkpoint
 
     def start(self, saved: Saved | None) -> None:
         """Training begins, or goes on from a checkpoint."""
         self._started, self._compiled_before_start = time.perf_counter(), self.compiling.seconds
         if saved:
-            self._earlier_run_seconds, self._earlier_compile_seconds = (
-                saved.run_seconds,
-                saved.compile_seconds,
-            )
+            self._earlier = saved.run_seconds, saved.compile_seconds
 
     def seconds(self) -> tuple[float, float]:
         """(seconds of training and evaluation, seconds of compiling) so far, one run's share of each."""
         # What is compiled on the way, such as an evaluation's program, is no training.
         compiled_since_start = self.compiling.seconds - self._compiled_before_start
         running = time.perf_counter() - self._started - compiled_since_start
-        return (
-            self._earlier_run_seconds + running / self.runs,
-            self._earlier_compile_seconds + self.compiling.seconds / self.runs,
-        )
+        before, compiled_before = self._earlier
+        return before + running / self.runs, compiled_before + self.compiling.seconds / self.runs
 
 
 @dataclasses.dataclass
@@ -115,8 +109,8 @@ class RunState:
             evaluations=self.evaluations,
             # Copies: the next chunk is donated the memory in which they lie.
             params=jax.tree.map(np.array, group.models()[self.number]),
-            trip_reports=_copied(reports_until(self.run.rule, self.schedule, done, trip_reports)),
-            step_reports=_copied({name: np.asarray(rows)[:done] for name, rows in step_reports.items()}),
+            trip_reports=reports_until(self.run.rule, self.schedule, done, trip_reports),
+            step_reports={name: np.array(rows[:done]) for name, rows in step_reports.items()},
             schedule=self.schedule,
             server_steps=done,
             num_slots=self.preparation.plan.num_slots,
@@ -162,7 +156,7 @@ class RunState:
         """Raises SettingError where the run is to stop, or to keep parameters, by what no evaluation measures."""
         columns = [name for name in self.evaluations[-1] if name not in PLACE_IN_THE_RUN]
         public = None
-        # Of a private run nothing that clients' examples decide may stop it or choose what is kept.
+        # Nothing that clients' examples decide may stop a private run, or choose what is kept of it.
         if report_of(self.run.rule) is not None:
             evaluators = [name for name in self.evaluators if name != "train"]
             public = [
@@ -357,12 +351,12 @@ def _mean(rows: Any, first: int, last: int, *, finite: bool = False) -> float | 
 def reports_until(
     rule: Any, schedule: EventSchedule, done: int, reports: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """What the trips of the first ``done`` server steps reports_so_far.
+    """Copies of what the trips of the first ``done`` server steps have reported.
 
     The weights of a rule with memory count all steps in which an update is used: of a run that was stopped, its own.
     """
     trips = int(schedule.step_offsets[done])
-    reports_so_far = {name: np.asarray(rows)[:trips] for name, rows in reports.items()}
+    reports_so_far = {name: np.array(rows[:trips]) for name, rows in reports.items()}
     built = as_specification(rule).build()
     # The columns were made for the whole schedule; of a run that ended before, fewer steps use an update.
     if 0 < done < schedule.num_steps and built.remembers and "weight" in reports_so_far:
@@ -402,7 +396,3 @@ def _server_step(step: Any) -> int:
     fits = is_number(step) and np.isfinite(step) and step == int(step)
     require(fits, "evaluate_at", step, "a list of server steps, which are whole numbers")
     return int(step)
-
-
-def _copied(reports: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.array(rows) for name, rows in reports.items()}

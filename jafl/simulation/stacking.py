@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl import engine
 from jafl.base.errors import SettingError, require
+from jafl.engine.loop import first_carry, server_steps
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.plan.device_memory import Forecast, device_memory, forecast, readable
 from jafl.records import Params
 from jafl.simulation.divergence import all_finite
@@ -38,7 +39,7 @@ class Stack:
     Attributes:
       shared: leaves that all runs read, in order.
       own: [M, ...] the other leaves, in order.
-      structure: of an ``engine.Program``; static.
+      structure: of a ``Program``; static.
       is_own: for each of its leaves, whether it is in ``own``; static.
     """
 
@@ -47,35 +48,35 @@ class Stack:
     structure: Any
     is_own: tuple[bool, ...]
 
-    def program(self, own: tuple) -> engine.Program:
+    def program(self, own: tuple) -> Program:
         """The program whose own leaves are ``own``."""
         # Shared leaves stay outside of ``vmap``: loops whose bounds they are run as long as those of one run.
         of_all, of_this_run = iter(self.shared), iter(own)
         leaves = [next(of_this_run) if is_own else next(of_all) for is_own in self.is_own]
-        program: engine.Program = jax.tree.unflatten(self.structure, leaves)
+        program: Program = jax.tree.unflatten(self.structure, leaves)
         return program
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "num_clients"))
-def allocate(stack: Stack, params: Params, *, slots: int, num_clients: int) -> engine.Carry:
-    """[M, ...] of every leaf: what ``engine.allocate`` gives each run, for ``params`` [M, *P]."""
+def allocate(stack: Stack, params: Params, *, slots: int, num_clients: int) -> Carry:
+    """[M, ...] of every leaf: what ``first_carry.allocate`` gives each run, for ``params`` [M, *P]."""
 
     def allocate_run(own, params):
-        return engine.allocate(stack.program(own), params, slots=slots, num_clients=num_clients)
+        return first_carry.allocate(stack.program(own), params, slots=slots, num_clients=num_clients)
 
-    carries: engine.Carry = jax.vmap(allocate_run)(stack.own, params)
+    carries: Carry = jax.vmap(allocate_run)(stack.own, params)
     return carries
 
 
 # Donated: otherwise all runs' carries would be on the device twice.
 @functools.partial(jax.jit, donate_argnames="carries")
-def run(stack: Stack, carries: engine.Carry, first_step: int, last_step: int) -> engine.Carry:
-    """``engine.run`` of all runs; donates ``carries``. Shorter runs compute until the longest ends."""
+def run(stack: Stack, carries: Carry, first_step: int, last_step: int) -> Carry:
+    """``server_steps.run`` of all runs; donates ``carries``. Shorter runs compute until the longest ends."""
 
     def train_run(own, carry):
-        return engine.run(stack.program(own), carry, first_step, last_step)
+        return server_steps.run(stack.program(own), carry, first_step, last_step)
 
-    after: engine.Carry = jax.vmap(train_run)(stack.own, carries)
+    after: Carry = jax.vmap(train_run)(stack.own, carries)
     return after
 
 
@@ -93,7 +94,7 @@ def unstack(tree: Any, runs: int) -> list[Any]:
     return [jax.tree.map(operator.itemgetter(number), tree) for number in range(runs)]
 
 
-def stack(programs: Sequence[engine.Program]) -> Stack:
+def stack(programs: Sequence[Program]) -> Stack:
     """Stacks the programs of several runs, on the host or on the device.
 
     Arrays that are equal in all runs are stored once. Numbers of specifications always get an axis of runs, so that
@@ -105,15 +106,13 @@ def stack(programs: Sequence[engine.Program]) -> Stack:
     programs = _with_shared_bounds(programs)
     for number, program in enumerate(programs):
         _check_same_structure(programs[0], program, number)
-    structure = jax.tree.structure(programs[0])
-    flat = [jax.tree.leaves(program) for program in programs]
-    stacked = [_stacked(leaves) for leaves in zip(*flat, strict=True)]
-    return Stack(
-        shared=tuple(leaf for leaf, is_own in stacked if not is_own),
-        own=tuple(leaf for leaf, is_own in stacked if is_own),
-        structure=structure,
-        is_own=tuple(is_own for _, is_own in stacked),
+    is_own, stacked = stack_leaves(programs)
+    leaves, structure = jax.tree.flatten(stacked)
+    shared, own = (
+        tuple(leaf for leaf, its_own in zip(leaves, is_own, strict=True) if its_own == kind)
+        for kind in (False, True)
     )
+    return Stack(shared, own, structure, is_own)
 
 
 def stack_leaves(trees: Sequence[Any]) -> tuple[tuple[bool, ...], Any]:
@@ -123,10 +122,8 @@ def stack_leaves(trees: Sequence[Any]) -> tuple[tuple[bool, ...], Any]:
     """
     structure = jax.tree.structure(trees[0])
     columns = zip(*[jax.tree.leaves(tree) for tree in trees], strict=True)
-    stacked = [_stacked(leaves) for leaves in columns]
-    return tuple(is_own for _, is_own in stacked), jax.tree.unflatten(
-        structure, [leaf for leaf, _ in stacked]
-    )
+    leaves, is_own = zip(*map(_stacked, columns), strict=True)
+    return is_own, jax.tree.unflatten(structure, leaves)
 
 
 def check_params(params: Sequence[Any]) -> None:
@@ -146,7 +143,7 @@ def stack_params(params: Sequence[Any]) -> Any:
 
 
 def check_memory(
-    stacked: Stack, carries: engine.Carry, runs: int, *, evaluation: int, temporaries: int, width: int
+    stacked: Stack, carries: Carry, runs: int, *, evaluation: int, temporaries: int, width: int
 ) -> Forecast:
     """The memory that M ``runs`` take, whose ``carries`` may be shapes; their arrays must fit.
 
@@ -172,7 +169,7 @@ def too_large(runs: int, memory: Forecast) -> GroupTooLarge:
     )
 
 
-def _with_shared_bounds(programs: Sequence[engine.Program]) -> list[engine.Program]:
+def _with_shared_bounds(programs: Sequence[Program]) -> list[Program]:
     """The programs with equal loop bounds where their server steps are of the same sizes.
 
     Shorter runs are padded to the longest; nobody reads what they compute after their last server step. A run with
@@ -209,7 +206,7 @@ def _steps(first_trip: np.ndarray) -> int:
     return int(np.searchsorted(first_trip, first_trip[-1]))
 
 
-def _check_same_structure(first: engine.Program, other: engine.Program, number: int) -> None:
+def _check_same_structure(first: Program, other: Program, number: int) -> None:
     """Raises SettingError unless ``other``, of the run ``number``, has the structure and types of ``first``."""
     described = [
         {
@@ -226,7 +223,7 @@ def _check_same_structure(first: engine.Program, other: engine.Program, number: 
     require(clients[0] == clients[1], f"the number of clients of run {number}", clients[1], allowed)
     for name in ("x", "y", "indices", "offsets"):
         mine, its = (getattr(program.data, name) for program in (first, other))
-        # Of entries alone: how many examples there are may differ, since shorter arrays are padded.
+        # Types and shapes of entries alone: the number of examples may differ, since shorter arrays are padded.
         kinds = [(array.dtype.name, array.shape[1:]) for array in (mine, its)]
         allowed = f"{kinds[0]}, that of run 0"
         setting = f"dtype and shape of an entry of the data's {name} of run {number}"

@@ -125,10 +125,7 @@ def _in_parts(runs: Sequence[PastRun]) -> list[PastRun]:
 
 
 def _with_inputs(runs: Sequence[PastRun]) -> list[PastRun]:
-    """The runs, digests of what they read beside the settings that name it where others read something else there.
-
-    Runs of earlier versions tell no digests, and count as if they had read what others read, if that is one thing.
-    """
+    """The runs, digests of what they read beside the settings that name it where others read something else there."""
     read: dict[tuple[str, str], set[str | None]] = {}
     for run in runs:
         for what, digest in (run.config.get("inputs") or {}).items():

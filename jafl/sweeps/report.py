@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import os
 import pathlib
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from jafl.base.paths import in_home, write_whole
 from jafl.config import calls, grid
 from jafl.config.settings import DEFAULTS, default_of
 from jafl.config.world import in_world
-from jafl.runs.directory import digests, tables
+from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, refuse_no_run, survey
 from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.recording.pictures import figures_from_files
@@ -24,6 +23,7 @@ from jafl.sweeps import privacy, seed_means
 from jafl.sweeps.conditions import IN_PARTS, USUAL, caption, in_columns, usual_values
 from jafl.sweeps.figures import curves, heat_maps, measured_runs
 from jafl.sweeps.markdown import markdown
+from jafl.sweeps.repeat import command_of_one, commands
 from jafl.sweeps.seed_means import ArmRuns
 
 if TYPE_CHECKING:
@@ -143,17 +143,16 @@ def _content(
         "settings_are_usual": swept is None,
         "table": seed_means.text_table(rows, baseline) if rows else [],
         "text_columns": 2 if swept is None else len(swept) + 1,
-        "firsts": _firsts(rows),
+        # Where another condition begins.
+        "firsts": [n for n in range(1, len(rows)) if rows[n]["condition"] != rows[n - 1]["condition"]],
         "table_note": _table_note(rows, targets),
         "notes": _notes(runs, arm_runs, rows, baseline),
         **privacy.privacy_section({_name(path, run): run for run in runs}),
         "maps": _maps(rows) if "sweep.json" in lists and rows and swept is not None else [],
         "curves": _curves(arm_runs, targets[0] if len(targets) == 1 else None),
         **_schedules(path, arm_runs),
-        "commands": _commands(path, lists, runs),
-        "repeat_one": " ".join(
-            ["python run.py", _quoted(f"--config={runs[0].path / 'config.json'}"), "--output_dir=again-one"]
-        ),
+        "commands": commands(path, lists, runs),
+        "repeat_one": command_of_one(runs[0]),
         "made_with": _made_with(runs),
     }
 
@@ -216,7 +215,7 @@ def _settings(runs: Sequence[PastRun], swept: Sequence[str]) -> dict[str, Any]:
     """The settings that are not swept: common ones, a table of those in which arms differ, and the defaults."""
     there = set().union(*(run.config for run in runs))
     own = [name for name in DEFAULTS if name in there and name not in ("seed", *swept)]
-    # Of a call of which an argument is swept, the rest is told.
+    # Where an argument of a call is swept, the rest of the call is told.
     parts = {*IN_PARTS, "model", *(calls.setting_of(name) for name in swept if name not in calls.CALLS)}
     runs = [dataclasses.replace(run, config=calls.flattened(run.config, parts)) for run in runs]
     names = [n for name in own for n in (_parts(runs, name, swept) if name in parts else [name])]
@@ -311,66 +310,12 @@ def _notes(
         number = sum(run.status == status for run in runs)
         if number:
             notes.append(f"{_plural(number, 'run')}: {meaning}.")
-    unchecked = sum(run.summary is not None and digests.KEY not in run.summary for run in runs)
-    if unchecked:
-        notes.append(
-            f"{_plural(unchecked, 'run')} without digests of the files, as earlier versions left them: nobody can "
-            "tell whether these were changed."
-        )
     repeated = sum(arm.repeated for arm in arm_runs)
     if repeated:
         notes.append(
             f"{_plural(repeated, 'run')} left out of means and curves: another run has the same settings and seed."
         )
     return notes
-
-
-def _commands(path: pathlib.Path, lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
-    """What makes the runs again: the command of the sweep or comparison, else those of all runs, each once.
-
-    As they were typed, but for where the results go: each into a directory that is not there yet. In place of a
-    command that went on with runs stands one that begins with their settings.
-    """
-    files = {path / name: lists[name] for name in ("sweep.json", "comparison.json") if name in lists}
-    contents = files or {run.path / "config.json": run.config for run in runs}
-    words = [
-        _repeating(list(map(str, content["command"])), file)
-        for file, content in contents.items()
-        if content.get("command") and isinstance(content["command"], list)
-    ]
-    commands = list(dict.fromkeys(map(tuple, words)))
-    places = ["again"] if len(commands) == 1 else [f"again-{number + 1}" for number in range(len(commands))]
-    return [
-        " ".join(map(_quoted, [*command, f"--output_dir={place}"]))
-        for command, place in zip(commands, places, strict=True)
-    ] or ["(started from Python)"]
-
-
-# Flags that say where results go, and what becomes of those that are there.
-WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite",)
-
-
-def _repeating(command: Sequence[str], file: pathlib.Path) -> list[str]:
-    """The words of a command without the flags that say where its results go; ``file``: the runs' settings."""
-    if "resume" in command[:4]:
-        sweep = ["sweep"] if file.name == "sweep.json" else []
-        return [*command[: command.index("resume")], *sweep, f"--config={file}"]
-    words, skip = [], False
-    for word in command:
-        name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
-        if skip or name in WITH_A_VALUE or name.removeprefix("no") in WITHOUT:
-            skip = not skip and name in WITH_A_VALUE and "=" not in word
-            continue
-        words.append(word)
-    return words
-
-
-def _quoted(word: str) -> str:
-    """A word as a shell reads it; characters that cannot be seen are written as Bash has them."""
-    if word.isprintable():
-        return shlex.quote(word)
-    text = printable(word.replace("\\", "\\\\").replace("'", "\\'"))
-    return f"$'{text}'"
 
 
 def _made_with(runs: Sequence[PastRun]) -> str:
@@ -437,11 +382,6 @@ def _png(file: pathlib.Path) -> bytes:
     """The picture in a file; nothing where there is none, or a part of one."""
     content = file.read_bytes() if file.is_file() else b""
     return content if content.startswith(PNG_BEGINS) and content.endswith(PNG_ENDS) else b""
-
-
-def _firsts(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The numbers of the rows at which another condition begins."""
-    return [n for n in range(1, len(rows)) if rows[n]["condition"] != rows[n - 1]["condition"]]
 
 
 def _name(path: pathlib.Path, run: PastRun) -> str:

@@ -10,7 +10,7 @@ from jafl.runs.directory import tables
 from jafl.runs.directory.reader import PastRun, names_in, read_json
 from jafl.sweeps.conditions import USUAL, caption, in_columns, run_conditions, same
 
-# Of several runs with the same settings and seed, the one that counts: the one that came furthest.
+# Which of several runs with the same settings and seed counts: the one that came furthest.
 FURTHEST_FIRST = ("finished", "diverged", "interrupted", "unfinished", "dry run")
 
 

@@ -16,32 +16,30 @@ from typing import Any
 
 from jafl.base.errors import SettingError, require, unknown_name, whole_number
 from jafl.base.paths import in_home
-from jafl.config import calls, grid
+from jafl.config import grid
 from jafl.config.builders.training import make_optimizer
-from jafl.config.calls import changed_inputs, input_digests
 from jafl.config.data_cache import DataCache
 from jafl.config.experiment import make_experiment
 from jafl.config.grid import Arms, Override
 from jafl.config.resolution import refuse_unread, resolve
-from jafl.config.settings import DECIDE_NOTHING, DEFAULTS, PLACES, Settings, without_varying
+from jafl.config.settings import Settings, without_varying
 from jafl.runs.directory import tables
 from jafl.runs.directory.damage import Damaged, is_closed, survey
 from jafl.runs.directory.files import RUNS, RunDirectory, check_place, earlier_run, reserve_next_directory
 from jafl.runs.directory.previous_run import BATCH_CHECKPOINTS, CHECKPOINTS
-from jafl.runs.directory.reader import DamagedRun, PastRun, names_in, read_json, read_run
+from jafl.runs.directory.reader import PastRun, read_json
 from jafl.runs.lock import advice, directory_lock
-from jafl.runs.recording.recorder import Options, refuse_changed_inputs
+from jafl.runs.recording.recorder import Options
 from jafl.runs.recording.wall_clock import WallClock, measured, part
 from jafl.runs.training import with_target
 from jafl.simulation import checkpoints
-from jafl.simulation.checkpoints import differences
 from jafl.sweeps import parts, seed_means
 from jafl.sweeps.figures import draw_sweep
 from jafl.sweeps.grid_runs import ConditionArms, Request, SweepRuns, directories, requests_in
+from jafl.sweeps.sweep_file import refuse_another, refuse_inputs_of_runs, united, write_sweep
 from jafl.sweeps.workers import run_pending
 
 SECONDS_TO_WRITE = 600.0  # that a process waits while another makes the tables and pictures
-MOST_DIFFERENCES = 8  # that a refusal lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,61 +160,22 @@ def _begin(
         _check(conditions)
         root.mkdir(parents=True, exist_ok=True)
     with directory_lock(root, wait=SECONDS_TO_WRITE):  # of several processes that begin together, one writes
-        if _is_new(root):
-            _write(root, settings, content, [request], command)
+        if not (root / "sweep.json").is_file():
+            earlier_run(root)  # a SettingError if the directory holds something else
+            write_sweep(root, settings, content, [request], command)
             return [request]
         before = read_json(root / "sweep.json")
-        _refuse_another(root, before, settings, content)
-        _refuse_changed_inputs(directories(root, conditions), settings)
+        refuse_another(root, before, settings, content)
+        refuse_inputs_of_runs(directories(root, conditions), settings)
         requests = requests_in(before)
         known = [path for earlier in requests for path in directories(root, earlier.conditions(settings, ()))]
-        if {*directories(root, conditions)} <= {*known}:
-            if before.get("target_accuracy") != settings.target_accuracy:
-                _write(root, *_united(before, settings, content), requests, command)
-            return requests
-        _check(conditions)
-        requests.append(request)
-        _write(root, *_united(before, settings, content), requests, command)
+        is_more = not {*directories(root, conditions)} <= {*known}
+        if is_more:
+            _check(conditions)
+            requests.append(request)
+        if is_more or before.get("target_accuracy") != settings.target_accuracy:
+            write_sweep(root, *united(before, settings, content), requests, command)
         return requests
-
-
-def _is_new(root: pathlib.Path) -> bool:
-    """Whether a directory holds no sweep yet; SettingError if it holds something else."""
-    if (root / "sweep.json").is_file():
-        return False
-    earlier_run(root)
-    return True
-
-
-def _write(
-    root: pathlib.Path,
-    settings: Settings,
-    content: Mapping[str, Any],
-    requests: Sequence[Request],
-    command: Sequence[str],
-) -> None:
-    """``sweep.json``, with all requests."""
-    listed = [request.as_json() for request in requests]
-    directory = RunDirectory(root)
-    directory.write_sweep(dataclasses.asdict(settings), {**content, "listed": listed}, command)
-
-
-def _united(
-    before: Mapping[str, Any], settings: Settings, content: Mapping[str, Any]
-) -> tuple[Settings, dict[str, Any]]:
-    """``settings`` and ``content``, and in them also what ``sweep.json`` listed ``before``."""
-    old, new = _lists(before), _lists({**dataclasses.asdict(settings), **content})
-    union = {name: list(dict.fromkeys([*old[name], *values])) for name, values in new.items()}
-    as_text = {name: ",".join(map(str, union.pop(name))) for name in grid.ELSEWHERE}
-    united = {**content, "sweep": union}
-    if "arms" in content:
-        united["arms"] = {**before["arms"], **content["arms"]}
-    return settings.changed(as_text), united
-
-
-def _lists(content: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What a sweep lists: algorithms, seeds and the values of what is swept."""
-    return {**{name: names_in(content[name]) for name in grid.ELSEWHERE}, **content["sweep"]}
 
 
 def _check(conditions: Sequence[ConditionArms]) -> None:
@@ -244,67 +203,6 @@ def _check(conditions: Sequence[ConditionArms]) -> None:
             raise error.within(f"With {grid.readable(grid.folder(condition))}") from error
 
 
-def _refuse_another(
-    root: pathlib.Path, before: Mapping[str, Any], settings: Settings, content: Mapping[str, Any]
-) -> None:
-    """Raises SettingError if ``sweep.json`` holds a sweep that sweeps or fixes other settings."""
-    swept, swept_before = list(content["sweep"]), list(before["sweep"])
-    left_out = (*swept, *grid.ELSEWHERE, *DECIDE_NOTHING, "target_accuracy")
-    now = dataclasses.asdict(settings)
-    compared = [
-        {name: value for name, value in calls.flattened(each).items() if name not in left_out}
-        for each in ({name: before.get(name) for name in now}, now)
-    ]
-    lines = differences(*compared)
-    if swept_before != swept:
-        lines.insert(0, f"settings that are swept: were {', '.join(swept_before)}, are {', '.join(swept)}")
-    arms_before = before.get("arms", {})
-    for label, own in content.get("arms", {}).items():
-        if label in arms_before:
-            lines += [f"the arm {label!r}: {line}" for line in differences(arms_before[label], dict(own))]
-    if ("arms" in before) != ("arms" in content):
-        lines.append("arms with labels on the one side, algorithms on the other")
-    lines += differences(_arm_overrides(before), _arm_overrides(content))
-    if len(lines) > MOST_DIFFERENCES:
-        lines[MOST_DIFFERENCES:] = [f"and {len(lines) - MOST_DIFFERENCES} more differences"]
-    if lines:
-        raise SettingError(
-            f"{root} holds another sweep:\n  " + "\n  ".join(lines) + "\nName another directory."
-        )
-
-
-def _refuse_changed_inputs(paths: Sequence[pathlib.Path], settings: Settings) -> None:
-    """Raises SettingError if runs are left to train, and what runs that are there have read has changed since.
-
-    paths: the directories of the requested runs. settings: those that they share, which say where data lie.
-    """
-    if all(map(is_closed, paths)):
-        return
-    loaded, known = DataCache(), set[str]()
-    places = {name: getattr(settings, name) for name in PLACES}
-    for path in paths:
-        try:
-            config = read_run(path, with_metrics=False).config if (path / "config.json").is_file() else {}
-        except DamagedRun:
-            continue
-        before = config.get("inputs")
-        if not before or (what := f"{before} {list(calls.files(config).items())}") in known:
-            continue
-        known.add(what)
-        run = Settings.from_mapping({name: config[name] for name in DEFAULTS if name in config} | places)
-        now = input_digests(run, loaded.source(run))
-        refuse_changed_inputs(path, changed_inputs(config, before, now))
-
-
-def _arm_overrides(content: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """{a name for an arm's overrides: these, in their order}, of a ``sweep.json``."""
-    overrides: dict[str, list[Any]] = {}
-    for override in content.get("overrides", []):
-        name = f"overrides of {override['label'] or 'all arms'}"
-        overrides.setdefault(name, []).append((override["condition"], override["settings"]))
-    return overrides
-
-
 def _end(
     runs: SweepRuns,
     own: frozenset[pathlib.Path],
@@ -317,7 +215,7 @@ def _end(
 
     own: the directories of the runs of this process's part.
     """
-    # Of several processes the last one that writes must have seen what all others left. So each looks once more after
+    # The last one of several processes that writes must have seen what all others left. So each looks once more after
     # it has written: where the file system has no locks, another one may have come between.
     with directory_lock(runs.root, wait=SECONDS_TO_WRITE):
         _remove_leftovers(runs.root)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.tools.benchmarks.compiled_estimates import hlo
+from experiments.tools.benchmarks.compiled_estimates import hlo, hlo_costs
 
 # As libtpu writes it, cut down: a loop over bounds that are data, in it a loop of 30 rounds, a conditional, a scatter
 # in place, a fetch into the chip's own memory, a copy of the whole buffer and a collective. A line that ends with a
@@ -123,23 +123,23 @@ def test_loops_know_their_rounds_and_their_functions(program):
     assert shuffle.rounds == 30 and shuffle.instruction.functions == ("run", "_fold", "shuffled")
     assert (waited.branch, trained.branch) == (1, 2)
     assert trained.instruction.functions[-1] == "train_if_due.<locals>.train"
-    assert hlo.main_loop(program) is trips
+    assert hlo_costs.main_loop(program) is trips
 
 
 def test_cycles_are_summed_over_rounds_and_branches(program):
     (trips,) = program.loops
-    assert hlo.cycles(trips) == 30 * 100 + 5000 + 700
-    assert hlo.cycles(program) == 900 + 30 * 100 + 5000 + 700
+    assert hlo_costs.cycles(trips) == 30 * 100 + 5000 + 700
+    assert hlo_costs.cycles(program) == 900 + 30 * 100 + 5000 + 700
 
     def rounds(loop):
         return {0: 10.0, 1: 0.75, 2: 0.25}[loop.branch] if loop.rounds is None else None
 
-    assert hlo.cycles(program, rounds) == 900 + 10 * (30 * 100 + 0.25 * 5000 + 700)
+    assert hlo_costs.cycles(program, rounds) == 900 + 10 * (30 * 100 + 0.25 * 5000 + 700)
 
 
 def test_what_has_no_estimate_is_counted_in_bytes(module, program):
     (trips,) = program.loops
-    found = {one.name: hlo.unpriced_bytes(module, one) for one in trips.instructions}
+    found = {one.name: hlo_costs.unpriced_bytes(module, one) for one in trips.instructions}
     # Three rows of 200, padded to 256: read from a whole tile of 8 rows, and written as three.
     assert found["rows"] == (8 + 3) * 256 * 4
     assert found["fetch"] == 16 * 256 * 4  # written to memory on the chip
@@ -150,13 +150,13 @@ def test_what_has_no_estimate_is_counted_in_bytes(module, program):
 
 
 def test_a_whole_array_made_anew_is_found_inside_loops_alone(module, program):
-    assert [one.name for one in hlo.made_anew(program, module, 200 * 128 * 4)] == ["again"]
-    assert [one.name for one in hlo.made_anew(program, module, 16 * 256 * 4)] == ["fetch", "again"]
+    assert [one.name for one in hlo_costs.made_anew(program, module, 200 * 128 * 4)] == ["again"]
+    assert [one.name for one in hlo_costs.made_anew(program, module, 16 * 256 * 4)] == ["fetch", "again"]
 
 
 def test_collectives_have_bytes(program):
-    ((loop, one),) = hlo.collectives(program)
-    assert (one.collective, hlo.collective_bytes(one)) == ("all-reduce", 8 * 128 * 4)
+    ((loop, one),) = hlo_costs.collectives(program)
+    assert (one.collective, hlo_costs.collective_bytes(one)) == ("all-reduce", 8 * 128 * 4)
     assert loop is program.loops[0]
 
 
@@ -172,8 +172,8 @@ def test_collectives_have_bytes(program):
     ],
 )
 def test_what_each_of_four_chips_receives(program, operation, received):
-    ((_, one),) = hlo.collectives(program)
-    assert hlo.received_bytes(one._replace(operation=operation, shape="f32[25]"), 4) == received
+    ((_, one),) = hlo_costs.collectives(program)
+    assert hlo_costs.received_bytes(one._replace(operation=operation, shape="f32[25]"), 4) == received
 
 
 @pytest.mark.parametrize(

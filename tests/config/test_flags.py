@@ -36,7 +36,7 @@ def test_every_command_has_an_act_and_help_with_examples_that_are_read():
     for name, each in COMMANDS.items():
         for words in each.examples:
             assert given.read("run.py", shlex.split(words)).command.name == name
-            assert words in command_help.of_command(each, "python run.py")
+            assert words in command_help.explain_command(each, "python run.py")
 
 
 def test_the_mark_of_utf_8_is_no_part_of_flag_files_and_configs(tmp_path, monkeypatch):

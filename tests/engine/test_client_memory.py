@@ -133,7 +133,7 @@ def test_the_sum_equals_its_cache_after_100_000_arrivals(name, arguments, monkey
 
 def relative_drift(name, arguments):
     """The largest error of an entry of the sum, relative to the largest sum of magnitudes."""
-    from jafl import engine
+    from jafl.engine.loop import server_steps
 
     source = jafl.data.synthetic(num_clients=20, alpha=1.0, beta=1.0, mean_examples=5, num_features=4)
     federation = jafl.federate(source, source.natural_partition)
@@ -153,7 +153,7 @@ def relative_drift(name, arguments):
     optimizer = jafl.specify(optax.sgd, learning_rate=0.01)
     arguments = (schedule, federation, work, rule, params, jax.random.key(1))
     program, carry = placed(*arguments, server_optimizer=optimizer)
-    carry = engine.run(program, carry, 0, schedule.num_steps)
+    carry = server_steps.run(program, carry, 0, schedule.num_steps)
     rows = jax.tree.leaves(CPU.write_pending_row(carry.memory).codes)
     inside = np.ones(20, bool)
     if name == "aced":  # members of A after the last step: those that started lately, its arrival apart

@@ -8,7 +8,8 @@ from jax import monitoring
 from preparing import placed
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import server_steps
 from jafl.rules import staleness
 
 pytestmark = pytest.mark.without_compilation_cache
@@ -75,11 +76,11 @@ CHANGES = {
 def test_changing_a_number_compiles_nothing(source, change):
     arguments, keywords = experiment(source)
     first = jafl.simulate(*arguments, **keywords)
-    before, programs = COMPILATIONS.count, engine.run._cache_size()
+    before, programs = COMPILATIONS.count, server_steps.run._cache_size()
     arguments, keywords = experiment(source, **change)
     second = jafl.simulate(*arguments, **keywords)
     assert COMPILATIONS.count == before
-    assert engine.run._cache_size() == programs
+    assert server_steps.run._cache_size() == programs
     assert not np.array_equal(first.params["dense"]["kernel"], second.params["dense"]["kernel"])
 
 
@@ -88,24 +89,24 @@ def test_a_changed_shape_does_compile(source):
     """The counters can fail: another model is another program."""
     arguments, keywords = experiment(source)
     jafl.simulate(*arguments, **keywords)
-    before, programs = COMPILATIONS.count, engine.run._cache_size()
+    before, programs = COMPILATIONS.count, server_steps.run._cache_size()
     other = jafl.models.mlp(10, (9,))
     work = jafl.client_work(other, learning_rate=0.1)
     params = other.init(jax.random.key(0), source.x)
     jafl.simulate(*arguments[:2], work, arguments[3], params, arguments[5])
     assert COMPILATIONS.count > before
-    assert engine.run._cache_size() > programs
+    assert server_steps.run._cache_size() > programs
 
 
 def test_evaluation_progress_and_stepping_share_one_compilation(source):
     arguments, keywords = experiment(source)
     whole = jafl.simulate(*arguments, **keywords, evaluate_at=[])
-    programs = engine.run._cache_size()
+    programs = server_steps.run._cache_size()
     often = jafl.simulate(*arguments, **keywords, evaluate_at=range(60))
     program, carry = placed(*arguments, **keywords)
     for step in range(60):
-        carry = engine.run(program, carry, step, step + 1)
-    assert engine.run._cache_size() == programs
+        carry = server_steps.run(program, carry, step, step + 1)
+    assert server_steps.run._cache_size() == programs
     for params in (often.params, jax.device_get(carry.params)):
         jax.tree.map(np.testing.assert_array_equal, params, whole.params)
     assert len(often.evaluations) == 61

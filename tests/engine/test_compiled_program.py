@@ -11,7 +11,8 @@ from preparing import placed
 from tiers import in_tiers
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import server_steps
 
 pytestmark = pytest.mark.without_compilation_cache
 
@@ -47,7 +48,7 @@ def compiled(model, rule, shape=(32, 32, 3), batch_size=BATCH, own=None, dtype="
         options["plan"] = jafl.in_waves(schedule, waves)
     program, carry = placed(schedule, federation, work, rule, params, jax.random.key(1), devices=1, **options)
     arrays = jax.tree.leaves((carry.snapshots, carry.waiting))
-    return engine.run.lower(program, carry, 1, 60).compile().as_text(), {CLIENTS, *map(len, arrays)}
+    return server_steps.run.lower(program, carry, 1, 60).compile().as_text(), {CLIENTS, *map(len, arrays)}
 
 
 def whole_copies(text, rows):

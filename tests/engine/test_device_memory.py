@@ -9,9 +9,10 @@ import pytest
 from preparing import prepared
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
 from jafl.engine.devices import Placement
 from jafl.engine.evaluation import Evaluator
+from jafl.engine.loop import server_steps
 from jafl.engine.plan import device_memory
 from jafl.engine.plan.make_program import allocation
 from jafl.engine.plan.tried_plans import TriedPlans
@@ -111,7 +112,7 @@ def test_temporary_values_are_foretold_within_a_factor(case, width):
     plan = jafl.in_waves(arguments[0], width) if width > 1 else None
     preparation = prepared(*arguments, plan=plan, together=width > 1, devices=1)
     found, (program, carry) = preparation.forecast, preparation.place()
-    compiled = engine.run.lower(program, carry, 0, 0).compile().memory_analysis().temp_size_in_bytes
+    compiled = server_steps.run.lower(program, carry, 0, 0).compile().memory_analysis().temp_size_in_bytes
     assert AT_LEAST * compiled <= found.parts["temporaries"] <= AT_MOST * compiled
 
 

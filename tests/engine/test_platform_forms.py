@@ -12,12 +12,13 @@ from quick_compilation import quick_compilation  # noqa: F401
 from rule_cases import CASES as RULE_CASES
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
 from jafl.base.keyed_shuffle import shuffled
 from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.columns import packed, part
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.forms.tiled_rows import row_at, with_row
+from jafl.engine.loop import server_steps
 from jafl.models import max_pool, softmax_cross_entropy
 
 NAMED = {case.name: case for case in [*CASES, *RULE_CASES]}
@@ -103,7 +104,7 @@ def carry_after(platform: str, rule: str, together: bool):
         program, carry = placed(schedule, federation, work, built, params, devices=1, together=together)
         assert program.placement.platform == platform
         # In two chunks: each packs what it reads, and hands over all that lasts.
-        return engine.run(program, engine.run(program, carry, 0, 17), 17, 40)
+        return server_steps.run(program, server_steps.run(program, carry, 0, 17), 17, 40)
 
 
 @pytest.mark.gate

@@ -13,7 +13,8 @@ from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import server_steps
 from jafl.engine.plan.slots_and_waves import check_plan
 from jafl.engine.plan.whole_steps import due_at_steps
 from jafl.rules import accumulate, rows
@@ -159,7 +160,7 @@ def test_where_trips_are_folded_one_by_one(rule, width, platform):
     with accelerator_forms(platform):
         program, carry = placed(*given, plan=plan, together=True)
         assert not program.placement.whole_steps
-        engine.run(program, carry, 0, 3)
+        server_steps.run(program, carry, 0, 3)
 
 
 @pytest.mark.full

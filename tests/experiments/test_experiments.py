@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 from experiments.harness import LogUniform, Rate, Runs
-from experiments.harness.declare import discovery, search
+from experiments.harness.declare import discovery, search, search_results
 from experiments.harness.declare.declarations import SCALES
 from experiments.harness.judge import verdicts
 from experiments.harness.report import pictures
@@ -45,7 +45,7 @@ def test_the_file_says_what_it_is(name):
 def with_one_search(size):
     """The scale with what the first of its searches found alone."""
     first = {
-        where: {label: search.settings_in(own, 0) for label, own in found.items()}
+        where: {label: search_results.settings_in(own, 0) for label, own in found.items()}
         for where, found in size.tuned.items()
     }
     return dataclasses.replace(size, tuned=first)

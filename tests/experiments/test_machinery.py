@@ -23,7 +23,7 @@ from experiments.harness import (
     Search,
     measures,
 )
-from experiments.harness.declare import discovery, search
+from experiments.harness.declare import discovery, search, search_results
 from experiments.harness.judge import verdicts
 from experiments.harness.report import report
 from experiments.harness.results import BETWEEN, Runs
@@ -376,14 +376,14 @@ def found_by(number, troubled, **trouble):
 
 def test_more_than_a_fifth_of_the_searches_in_trouble_decide_nothing():
     assert (
-        search.undecided(found_by(5, 1, edges=(RATE,)))
-        == search.undecided(found_by(10, 2, failed=True))
+        search_results.undecided(found_by(5, 1, edges=(RATE,)))
+        == search_results.undecided(found_by(10, 2, failed=True))
         == {}
     )
-    assert search.undecided(found_by(5, 2, edges=(RATE,))) == {
+    assert search_results.undecided(found_by(5, 2, edges=(RATE,))) == {
         "": {"a": f"edge: 2 of 5 searches end at an edge of {RATE}"}
     }
-    assert search.undecided(found_by(4, 1, failed=True)) == {
+    assert search_results.undecided(found_by(4, 1, failed=True)) == {
         "": {"a": "no winner: every trial failed in 1 of 4 searches"}
     }
 

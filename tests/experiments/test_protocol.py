@@ -28,7 +28,7 @@ from experiments.harness import (
     Search,
     times,
 )
-from experiments.harness.declare import checks, discovery, protocol, search
+from experiments.harness.declare import checks, discovery, protocol, search, search_results
 from experiments.harness.judge import replication, verdicts
 from experiments.harness.report import control_page, families, kept_results, pages, report
 from experiments.harness.results import Runs
@@ -330,11 +330,11 @@ def test_winners_that_were_kept_are_those_of_later_commands(tmp_path):
     undecided = {"": {"b": "edge: 2 of 5 searches end at an edge of server_learning_rate"}}
     content = {"protocol": protocol.VERSION, "seeds": [10, 11, 12, 13, 14], "undecided": undecided}
     content |= {"tuned": SIZE.tuned, "trials": ["many"], "world": search.world(SIZE)}
-    search.keep(content, "nothing", tmp_path)
+    search_results.keep(content, "nothing", tmp_path)
     bare = dataclasses.replace(SIZE, tuned={}, analysis=dataclasses.replace(ANALYSIS, tuned_under=None))
-    scale = search.with_winners(bare, "nothing", tmp_path)
+    scale = search_results.with_winners(bare, "nothing", tmp_path)
     assert (scale.tuned, scale.undecided, scale.analysis) == (SIZE.tuned, undecided, ANALYSIS)
-    assert search.with_winners(bare, "something", tmp_path) is bare
+    assert search_results.with_winners(bare, "something", tmp_path) is bare
     # Winners of another grid, or of another world, fit that one.
     for changes in (
         {"search": dataclasses.replace(bare.search, space={RATE: Rate(0.1, 0.6)})},
@@ -345,9 +345,9 @@ def test_winners_that_were_kept_are_those_of_later_commands(tmp_path):
         {"arms": {**SIZE.arms, "a": {"algorithm": "ca2fl"}}},
     ):
         other = dataclasses.replace(bare, **changes)
-        assert search.with_winners(other, "nothing", tmp_path) is other, changes
+        assert search_results.with_winners(other, "nothing", tmp_path) is other, changes
     without = dataclasses.replace(bare, search=None)
-    assert search.with_winners(without, "nothing", tmp_path) is without
+    assert search_results.with_winners(without, "nothing", tmp_path) is without
     kept, before = (dataclasses.replace(EXPERIMENT, scales={"desk": each}) for each in (scale, bare))
     assert worth(kept).kind == "under the protocol"
     assert worth(before).kind == "exploratory"

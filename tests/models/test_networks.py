@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from small_runs import resumed
 
 import jafl
-from jafl import engine
+from jafl.engine.loop import server_steps
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(40, 4)).astype(np.float32)
@@ -161,9 +161,9 @@ def test_equal_networks_share_a_compiled_program(kind):
     if kind == "functions":
         models[1] = jafl.Model((models[0].module.make, models[0].module.use))
     trained(models[0], models[0].init(jax.random.key(0), X))
-    compiled = engine.run._cache_size()
+    compiled = server_steps.run._cache_size()
     trained(models[1], models[1].init(jax.random.key(0), X))
-    assert engine.run._cache_size() == compiled
+    assert server_steps.run._cache_size() == compiled
 
 
 @pytest.mark.full

@@ -11,7 +11,8 @@ from protocols import protocol_of
 from tiers import in_tiers
 
 import jafl
-from jafl import engine, rules, specifications
+from jafl import rules, specifications
+from jafl.engine.loop import server_steps
 from jafl.privacy.private import clip, report_of
 from jafl.privacy.weights import eligible_rules
 
@@ -199,10 +200,10 @@ def test_another_epsilon_clip_delta_or_seed_compiles_nothing():
         return run(rule, key=key)
 
     first = private_run()
-    before, programs = COMPILATIONS.count, engine.run._cache_size()
+    before, programs = COMPILATIONS.count, server_steps.run._cache_size()
     for change in ({"epsilon": 9.0}, {"clip": 0.7}, {"delta": 1e-3}, {"seed": 5}):
         assert relative(private_run(**change), first) > 1e-3, f"{change} changes nothing"
-    assert (COMPILATIONS.count, engine.run._cache_size()) == (before, programs)
+    assert (COMPILATIONS.count, server_steps.run._cache_size()) == (before, programs)
     run(private("banded_toeplitz", bands=3))
     assert COMPILATIONS.count > before  # the counter can fail
 

@@ -361,7 +361,7 @@ def prepared(rule: Any, **changes) -> Any:
 
 
 def test_what_a_schedule_leaves_no_room_for_is_refused_before_anything_is_compiled(monkeypatch):
-    monkeypatch.setattr("jafl.engine.run", None)
+    monkeypatch.setattr("jafl.engine.loop.server_steps.run", None)
     fits = jafl.secure(rules.fedavg(), clip_norm=1.0, fraction_bits=16, weight_bits=12)
     prepared(fits, buffer_size=7)
     with pytest.raises(jafl.SettingError, match="8 trips .* fraction_bits=15 or weight_bits=11 would do"):

@@ -96,7 +96,7 @@ def test_no_rounded_update_is_longer_than_the_clip_norm(bits):
 
 @pytest.mark.full
 def test_too_few_bits_for_the_clip_norm_are_refused_before_anything_is_compiled(monkeypatch):
-    monkeypatch.setattr("jafl.engine.run", None)
+    monkeypatch.setattr("jafl.engine.loop.server_steps.run", None)
     schedule = jafl.asynchronous(**WORLD)
     secure = jafl.secure(rules.fedavg(), clip_norm=1.0, fraction_bits=4, weight_bits=0)
     with pytest.raises(jafl.SettingError, match="fraction_bits.*650 parameters.*fraction_bits=5"):

@@ -191,8 +191,6 @@ def local_update(
       (with the L2 term; the proximal term is 0 there), and the number of examples used: the sum of the sizes
       of the batches of steps that were made.
     """
-    if len(batches) == 0 or any(len(batch) == 0 for batch in batches):
-        raise ValueError("a trip needs at least one batch, and no batch may be empty")
     downloaded = params
     velocity = zeros_like(params)
     first_loss = objective(params, x[batches[0]], y[batches[0]], l2=l2)[0] if steps == 0 else None
@@ -205,8 +203,6 @@ def local_update(
             first_loss = loss
         rate = learning_rate
         if learning_rate_normalization:
-            if batch_size is None or len(batch) > batch_size:
-                raise ValueError("LR-Norm needs a batch_size that no batch exceeds")
             rate = learning_rate * len(batch) / batch_size
         if corrected is not None:
             gradient = corrected(gradient, params, downloaded)
@@ -310,13 +306,6 @@ def exponential(rate):
 # Server rules.
 
 
-def examples_of(trip: Trip) -> int:
-    """The size of the client's data set, for weights by examples."""
-    if trip.num_examples is None:
-        raise ValueError("weights by examples need the simulator's argument client_examples")
-    return trip.num_examples
-
-
 class Rule:
     """How the server makes a direction out of the trips of one step.
 
@@ -376,7 +365,7 @@ class FedAvg(Rule):
             for trip in trips:
                 total = add(total, trip.update)
             return scale(-1.0 / self.divide_by, total)
-        numbers = [examples_of(trip) if self.weight_by_examples else 1 for trip in trips]
+        numbers = [trip.num_examples if self.weight_by_examples else 1 for trip in trips]
         mean = scale(1.0 / sum(numbers), weighted_sum(numbers, [trip.update for trip in trips]))
         return scale(-1.0, mean)
 
@@ -394,17 +383,13 @@ class FedBuff(Rule):
     """
 
     def __init__(self, staleness_weight=None, aggregation: str = "mean", weight_by_examples: bool = False):
-        if aggregation not in ("mean", "sum"):
-            raise ValueError(f"aggregation must be 'mean' or 'sum', not {aggregation!r}")
-        if aggregation == "sum" and weight_by_examples:
-            raise ValueError("the sum with weights by examples has no meaning in the paper")
         self.staleness_weight = polynomial(0.5) if staleness_weight is None else staleness_weight
         self.aggregation = aggregation
         self.weight_by_examples = weight_by_examples
 
     def pseudo_gradient(self, params, trips):
         staleness_weights = [self.staleness_weight(trip.staleness) for trip in trips]
-        numbers = [examples_of(trip) if self.weight_by_examples else 1 for trip in trips]
+        numbers = [trip.num_examples if self.weight_by_examples else 1 for trip in trips]
         weights = [s * n for s, n in zip(staleness_weights, numbers, strict=True)]
         total = weighted_sum(weights, [trip.update for trip in trips])
         if self.aggregation == "mean":
@@ -424,8 +409,6 @@ class FedAsync(Rule):
         self.staleness_weight = constant() if staleness_weight is None else staleness_weight
 
     def pseudo_gradient(self, params, trips):
-        if len(trips) != 1:
-            raise ValueError("FedAsync mixes in one trip per server step")
         (trip,) = trips
         share = self.mixing * self.staleness_weight(trip.staleness)
         mixed = add(scale(1.0 - share, params), scale(share, trip.trained))
@@ -564,78 +547,6 @@ def _checked(chosen, allowed, how_many) -> list[int]:
 
 
 RESTARTS = ("at_once", "not_twice_in_a_buffer", "after_step", "after_round")
-
-
-def _check_vanish(vanish, num_clients) -> None:
-    """Refuses a `vanish` of `simulate` that has no meaning."""
-    if vanish is None:
-        return
-    kind, clients, moment = vanish
-    if kind not in ("step", "time", "trips"):
-        raise ValueError(f"clients vanish by 'step', 'time' or 'trips', not {kind!r}")
-    if len(set(clients)) != len(clients) or not set(clients) <= set(range(num_clients)):
-        raise ValueError(f"the clients that vanish must be different ones among {num_clients}, got {clients}")
-    if kind == "time" and not 0.0 <= moment < math.inf:
-        raise ValueError(f"clients vanish at a finite time from 0 on, not at {moment}")
-    if kind != "time" and (moment < 1 or moment % 1):
-        raise ValueError(f"the first step and the first trip have number 1, so none has number {moment}")
-
-
-def _check_replace_lost(replace_lost, time_out, restart) -> None:
-    """Refuses a `replace_lost` of `simulate` that has no meaning."""
-    if replace_lost not in ("at_once", "after_time_out", "after_step"):
-        raise ValueError(f"replace_lost is 'at_once', 'after_time_out' or 'after_step', not {replace_lost!r}")
-    if replace_lost != "at_once" and restart != "after_step":
-        raise ValueError(f"replace_lost={replace_lost!r} is for restart='after_step' only")
-    if (replace_lost == "after_time_out") != (time_out is not None):
-        raise ValueError("time_out is given where replace_lost is 'after_time_out', and only there")
-    if time_out is not None and not 0.0 < time_out < math.inf:
-        raise ValueError(f"time_out is a finite time above 0, not {time_out}")
-
-
-def _check_start_times(
-    start_times, exclude_busy, concurrency, num_clients, first_buffer_size, restart
-) -> None:
-    """Refuses places, or start times, of `simulate` that have no meaning."""
-    if start_times is None:
-        if concurrency is None or not 1 <= concurrency <= num_clients:
-            raise ValueError(f"need 1 <= concurrency <= num_clients, got {concurrency}")
-        if not exclude_busy:
-            raise ValueError("only with start_times can a client be in several trips at once")
-        return
-    times = list(start_times)
-    if times != sorted(times) or not all(0.0 <= time < math.inf for time in times):
-        raise ValueError("start_times must be sorted finite times from 0 on")
-    if concurrency is not None or first_buffer_size is not None:
-        raise ValueError(
-            "with start_times there are no places: concurrency and first_buffer_size must be None"
-        )
-    if restart not in ("at_once", "not_twice_in_a_buffer"):
-        raise ValueError(f"with start_times nobody waits for a step or a round: restart={restart!r}")
-
-
-def _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step) -> None:
-    """Refuses what `simulate` is told about late trips and its steps where that has no meaning."""
-    if too_stale not in ("drop", "cancel", "wait", "interrupt"):
-        raise ValueError(f"too_stale is 'drop', 'cancel', 'wait' or 'interrupt', not {too_stale!r}")
-    if staleness_limit is None and too_stale != "drop":
-        raise ValueError("the server waits for trips, or stops them, only if there is a staleness_limit")
-    if staleness_limit is not None and (staleness_limit < 0 or staleness_limit % 1):
-        raise ValueError(f"staleness_limit is a whole number from 0 on, not {staleness_limit}")
-    if flush_after is not None and not 0.0 <= flush_after < math.inf:
-        raise ValueError(f"flush_after is a finite time from 0 on, not {flush_after}")
-    if too_stale == "cancel" and cancel_at_step:
-        raise ValueError("every step cancels all trips, so none becomes too stale")
-    if too_stale in ("wait", "interrupt") and (flush_after is not None or cancel_at_step):
-        raise ValueError("a server that waits for late trips neither flushes its buffer nor cancels trips")
-
-
-def _check_limits(most_trips, smallest_gap) -> None:
-    """Refuses limits on how often clients take part that have no meaning."""
-    if most_trips is not None and most_trips < 1:
-        raise ValueError(f"most_trips is at least 1, not {most_trips}")
-    if smallest_gap < 0:
-        raise ValueError(f"smallest_gap is at least 0, not {smallest_gap}")
 
 
 def _may_take_part(client, applied, step, most_trips, smallest_gap) -> bool:
@@ -806,19 +717,6 @@ def simulate(
       seconds: likewise: (client, trip) -> (the time before the first local step, that of each, that after the last).
       steps_made: filled in, if given: {(client, trip): local steps}, which `client_update` may read.
     """
-    if buffer_size < 1 or stop_after_steps < 1:
-        raise ValueError("need buffer_size >= 1 and stop_after_steps >= 1")
-    if restart not in RESTARTS:
-        raise ValueError(f"restart is one of {RESTARTS}, not {restart!r}")
-    _check_start_times(start_times, exclude_busy, concurrency, num_clients, first_buffer_size, restart)
-    if first_buffer_size is not None and not 1 <= first_buffer_size <= concurrency:
-        raise ValueError("need 1 <= first_buffer_size <= concurrency: nobody is replaced before step 0")
-    if first_buffer_size is not None and restart != "at_once":
-        raise ValueError("first_buffer_size has a way to restart of its own: it needs restart='at_once'")
-    _check_vanish(vanish, num_clients)
-    _check_steps(staleness_limit, too_stale, flush_after, cancel_at_step)
-    _check_limits(most_trips, smallest_gap)
-    _check_replace_lost(replace_lost, time_out, restart)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     clients = range(num_clients)
     under_way: list[Trip] = []  # in the order in which they will be handled
@@ -1127,12 +1025,6 @@ def simulate_synchronous(
       started.
     """
     started = cohort if started is None else started
-    if cohort is not None and not 1 <= cohort <= started <= num_clients or stop_after_steps < 1:
-        raise ValueError("need 1 <= cohort <= started <= num_clients and stop_after_steps >= 1")
-    if not deadline > 0 or min_reports < 1 or (cohort is not None and min_reports > cohort):
-        raise ValueError("need deadline > 0 and 1 <= min_reports <= cohort")
-    _check_limits(most_trips, smallest_gap)
-    _check_vanish(vanish, num_clients)
     simulation = _Simulation(params, num_clients, duration, client_update, client_examples, rule, optimizer)
     discarded = []
     ended = [0] * num_clients  # how many trips of each client have ended, used or not
@@ -1376,8 +1268,6 @@ def simulate_drawn_staleness(
       most_trips, smallest_gap: as in `simulate_synchronous`; all others are eligible.
       The other arguments are those of `simulate`.
     """
-    if not 1 <= buffer_size <= num_clients or stop_after_steps < 1:
-        raise ValueError("need 1 <= buffer_size <= num_clients and stop_after_steps >= 1")
     simulation = _Simulation(params, num_clients, None, client_update, client_examples, rule, optimizer)
     first_version = [0] * num_clients  # the first that each client can download for its next trip
     for step in range(stop_after_steps):

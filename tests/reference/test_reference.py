@@ -121,12 +121,6 @@ def test_softmax_regression_by_hand():
     assert_close(gradient["dense"]["kernel"], np.array([[-1.5, 1.5]]))
 
 
-def test_cross_entropy_of_huge_logits_is_finite():
-    loss, gradient = ref.cross_entropy(np.array([[1000.0, 0.0], [0.0, 1000.0]]), np.array([0, 0]))
-    assert loss == pytest.approx(500.0)
-    assert_close(gradient, np.array([[0.0, 0.0], [-0.5, 0.5]]))
-
-
 def test_regularisers_by_hand():
     params = {"dense": {"kernel": np.array([[1.0, 2.0]]), "bias": np.array([3.0, 4.0])}}
     downloaded = {"dense": {"kernel": np.array([[0.0, 2.0]]), "bias": np.array([3.0, 6.0])}}
@@ -160,9 +154,6 @@ def test_learning_rate_normalization_scales_each_step_by_its_share_of_a_batch():
     full, _, _ = ref.local_update(params, x, y, batches[:1], 0.5)
     quarter, _, _ = ref.local_update(ref.add(params, full), x, y, batches[1:], 0.5 / 4)
     assert_close(update, ref.add(full, quarter))
-    for batch_size in (None, 3):
-        with pytest.raises(ValueError, match="LR-Norm"):
-            ref.local_update(params, x, y, batches, 0.5, batch_size=batch_size, **normalized)
 
 
 def test_client_momentum_is_zero_when_a_trip_starts():
@@ -186,13 +177,6 @@ def test_proximal_term_pulls_to_the_downloaded_model():
     two, _, _ = ref.local_update(params, x, y, batches, 0.5, proximal=0.8)
     without, _, _ = ref.local_update(params, x, y, batches, 0.5)
     assert_close(ref.subtract(two, without), ref.scale(-0.5 * 0.8, one))
-
-
-@pytest.mark.parametrize("batches", [[], [np.arange(2), np.array([], dtype=int)]])
-def test_trips_without_examples_are_refused(batches):
-    params = softmax_params(np.random.default_rng(0))
-    with pytest.raises(ValueError, match="batch"):
-        ref.local_update(params, np.zeros((2, 4)), np.zeros(2, int), batches, 0.1)
 
 
 # Staleness weights, rules and server optimizers.
@@ -238,17 +222,6 @@ def test_fedasync_mixes_the_model_that_the_client_trained():
     gradient = rule.pseudo_gradient(scalar(10.0), [made_trip(2.0, staleness=3, start=1.0)])
     # The share of y = 3 is 0.6 / 2, so the model goes from 10 to 0.7 * 10 + 0.3 * 3 = 7.9.
     assert float(gradient["w"]) == pytest.approx(2.1)
-    with pytest.raises(ValueError, match="one trip"):
-        rule.pseudo_gradient(scalar(10.0), [made_trip(1.0), made_trip(1.0)])
-
-
-def test_rules_refuse_what_they_cannot_mean():
-    with pytest.raises(ValueError, match="aggregation"):
-        ref.FedBuff(aggregation="median")
-    with pytest.raises(ValueError, match="no meaning"):
-        ref.FedBuff(aggregation="sum", weight_by_examples=True)
-    with pytest.raises(ValueError, match="client_examples"):
-        ref.FedAvg(weight_by_examples=True).pseudo_gradient(scalar(0), [made_trip(1.0)])
 
 
 def descend(optimizer, gradients, start=0.0):
@@ -364,7 +337,7 @@ def test_a_starved_run_is_refused(where, settings):
 
 
 @pytest.mark.parametrize(("match", "settings"), [(words, row) for words in REFUSED for row in REFUSED[words]])
-def test_settings_without_meaning_are_refused(match, settings):
+def test_what_no_schedule_may_answer_is_refused(match, settings):
     with pytest.raises(ValueError, match=match):
         run(**(world([1, 1], stop_after_steps=3) | settings))
 
@@ -459,13 +432,11 @@ def test_drawn_staleness_is_cut_by_nothing_but_the_last_step_of_its_client(seed)
         ({"staleness_of": lambda client, trip: -0.5}, "bad staleness"),
         ({"staleness_of": lambda client, trip: math.inf}, "bad staleness"),
         ({"staleness_of": lambda client, trip: math.nan}, "bad staleness"),
-        ({"buffer_size": 3}, "buffer_size"),
-        ({"buffer_size": 0}, "buffer_size"),
         ({"select": lambda step, clients, how_many: [0]}, "different clients"),
         ({"select": lambda step, clients, how_many: [1, 1]}, "different clients"),
     ],
 )
-def test_drawn_staleness_without_meaning_is_refused(settings, match):
+def test_no_staleness_and_no_choice_without_meaning_is_taken(settings, match):
     common = {
         "num_clients": 2,
         "buffer_size": 2,

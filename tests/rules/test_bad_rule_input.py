@@ -11,7 +11,8 @@ import pytest
 from preparing import prepared
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import first_carry
 from jafl.engine.plan import device_memory
 
 CLIENTS = 6
@@ -39,10 +40,10 @@ def experiment(rule: Any, schedule: jafl.EventSchedule) -> tuple:
 
 def assert_refused(rule: Any, schedule: jafl.EventSchedule, *parts: str) -> None:
     """Refused with a message that holds ``parts`` in this order, before the engine's first allocation."""
-    compiled = engine.allocate._cache_size()
+    compiled = first_carry.allocate._cache_size()
     with pytest.raises(jafl.SettingError, match="(?s)" + ".*".join(parts)):
         jafl.simulate(*experiment(rule, schedule), jax.random.key(1))
-    assert engine.allocate._cache_size() == compiled
+    assert first_carry.allocate._cache_size() == compiled
 
 
 CACHED = {

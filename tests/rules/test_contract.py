@@ -13,7 +13,8 @@ import pytest
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import first_carry, server_steps
 from jafl.records import Arrival
 from jafl.specifications import Specification, as_specification
 
@@ -338,7 +339,7 @@ def small_run(
 
 
 def compilations() -> int:
-    return engine.run._cache_size() + engine.allocate._cache_size()
+    return server_steps.run._cache_size() + first_carry.allocate._cache_size()
 
 
 @pytest.mark.few_in_full(12)

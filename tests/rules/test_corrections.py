@@ -12,8 +12,10 @@ from quadratics import SIZE, clients, optimum
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl import delays, engine, rules
+from jafl import delays, rules
 from jafl.clients.corrections import CORRECTIONS
+from jafl.engine.loop import server_steps
+from jafl.engine.loop.program import Carry, Program
 from jafl.records import Arrival
 
 pytestmark = [
@@ -164,7 +166,7 @@ def test_c_is_the_mean_of_all_c_i_after_every_step(rule: Any, buffer_size: int):
     program, carry = placed(*arguments(events, rule), server_optimizer=server, plan=jafl.trip_by_trip(events))
     largest = 0.0
     for step in range(events.num_steps):
-        carry = engine.run(program, carry, step, step + 1)
+        carry = server_steps.run(program, carry, step, step + 1)
         control = (
             carry.rule_state[0]["w"] if rule.build().correction == "scaffold" else carry.rule_state[0][0]["w"]
         )
@@ -175,7 +177,7 @@ def test_c_is_the_mean_of_all_c_i_after_every_step(rule: Any, buffer_size: int):
     assert largest > 0.1
 
 
-def kept_by_clients(program: engine.Program, carry: engine.Carry) -> np.ndarray:
+def kept_by_clients(program: Program, carry: Carry) -> np.ndarray:
     """[N, P]: the rows of the clients' memory, the one that is held for the next trip included."""
     memory = program.placement.rows.write_pending_row(carry.memory)
     return np.asarray(memory.codes.work["w"]).reshape(CLIENTS, SIZE)
@@ -186,7 +188,7 @@ def test_feddyns_h_is_the_mean_of_all_h_i_in_rounds_of_all_clients():
     events = rounds(20)
     program, carry = placed(*arguments(events, rules.feddyn(0.5)), plan=jafl.trip_by_trip(events))
     for step in range(events.num_steps):
-        carry = engine.run(program, carry, step, step + 1)
+        carry = server_steps.run(program, carry, step, step + 1)
         own = kept_by_clients(program, carry)
         np.testing.assert_allclose(own.mean(axis=0), carry.rule_state[0]["w"], rtol=1e-12, atol=1e-14)
     assert np.abs(own).max() > 0.1

@@ -1,8 +1,6 @@
 """Files that decide results and have changed: other runs in every mean, and no run goes on over them."""
 
 import dataclasses
-import json
-import shutil
 
 import pytest
 from quick_compilation import quick_compilation  # noqa: F401
@@ -173,19 +171,6 @@ def test_a_run_does_not_go_on_over_a_changed_file(name, tmp_path):
     assert contents(tmp_path / "run") == before
     write(tmp_path, name)
     assert quiet(settings, tmp_path / "run", resume=True)[0].status == "finished"
-
-
-def test_a_run_of_an_earlier_version_goes_on(tmp_path):
-    quiet(SMALL, tmp_path / "run", trackers=[at_step(10, ctrl_c)])
-    file = tmp_path / "run" / "config.json"
-    content = json.loads(file.read_text())
-    file.write_text(json.dumps({name: value for name, value in content.items() if name != "inputs"}))
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    del summary["digests"]
-    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    shutil.rmtree(tmp_path / "run" / "checkpoints")  # in which this version has written digests, too
-    (outcome,) = quiet(SMALL, tmp_path / "run", resume=True, checkpoint_every=0)
-    assert outcome.status == "finished"
 
 
 def test_a_sweep_does_not_go_on_over_a_changed_file(tmp_path):

@@ -150,13 +150,6 @@ def test_files_may_be_deleted_laid_out_anew_and_read_by_another_target(runs, tmp
     assert survey(run)[0][0].config["target_accuracy"] == 0.3
 
 
-def test_a_run_of_an_earlier_version_is_read_and_the_report_says_that_nobody_can_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr("jafl.sweeps.report._curves", lambda *_: [])
-    monkeypatch.setattr("jafl.sweeps.report._schedule_pictures", lambda *_: [])
-    write_run(tmp_path / "a")
-    assert "1 run without digests of the files" in write_report(tmp_path)[1].read_text()
-
-
 def test_a_run_that_goes_on_in_another_process_while_it_is_read_is_not_damaged(runs, tmp_path, monkeypatch):
     run, compare = tmp_path / "run", digests.what_changed
     shutil.copytree(runs / "stopped", run)

@@ -298,24 +298,6 @@ def test_random_schedules(row):
     check()
 
 
-def test_a_case_by_hand():
-    """Three clients of speeds 1, 2 and 3, all in flight, two trips a step; ties go in client order."""
-    schedule = asynchronous(
-        num_clients=3, concurrency=3, buffer_size=2, delay=ByHand(), server_steps=4, seed=9
-    )
-    # Arrivals: 0 at 1; 0 and 1 at 2; 0 and 2 at 3; 1 at 4; 0 at 5. The second step takes 1 at 2 and 0 at 3.
-    assert schedule.client.tolist() == [0, 0, 1, 0, 2, 1, 0, 1]
-    assert schedule.arrival_time.tolist() == [1, 2, 2, 3, 3, 4, 5, 6]
-    assert schedule.trip.tolist() == [0, 1, 0, 2, 0, 1, 3, 2]
-    assert schedule.download_version.tolist() == [0, 0, 0, 1, 0, 1, 2, 3]
-    assert schedule.staleness.tolist() == [0, 0, 1, 0, 2, 1, 1, 0]
-    assert schedule.step_time.tolist() == [2, 3, 4, 6]
-    assert schedule.inflight_client.tolist() == [0, 1, 2]
-    assert schedule.inflight_start_time.tolist() == [5, 6, 3]
-    assert schedule.inflight_version.tolist() == [3, 4, 2]
-    assert schedule.inflight_trip.tolist() == [4, 3, 1]
-
-
 # The comparison itself.
 
 

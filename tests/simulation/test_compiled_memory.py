@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jafl
-from jafl import engine
 from jafl.engine.devices import Placement
+from jafl.engine.loop import server_steps
 from jafl.engine.plan import device_memory
 from jafl.engine.plan.preparation import prepare
 from jafl.simulation import run_group
@@ -42,7 +42,7 @@ def prepared(available=2**34, placement=ON_A_GPU, seed=1):
 
 def compiled(preparation):
     program, carry = preparation.place()
-    return device_memory.read_compiled_memory(engine.run.lower(program, carry, 0, 0).compile())
+    return device_memory.read_compiled_memory(server_steps.run.lower(program, carry, 0, 0).compile())
 
 
 def trained(preparation):

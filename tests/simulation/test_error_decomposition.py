@@ -17,7 +17,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 from tiers import in_tiers
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import first_carry, server_steps
 from jafl.rules.decomposition.checks import NOT_LINEAR
 
 CLIENTS, STEPS = 8, 60
@@ -493,7 +494,7 @@ def test_other_numbers_and_other_steps_do_not_recompile():
         rule = rules.fedbuff(rules.staleness.polynomial(exponent))
         decomposed = jafl.decomposed(rule, work, federation, at_steps)
         train(schedule, federation, work, decomposed, keep=False)
-        return engine.run._cache_size() + engine.allocate._cache_size()
+        return server_steps.run._cache_size() + first_carry.allocate._cache_size()
 
     assert compilations(0.5, 0.1, (0, 5, 9)) == compilations(2.0, 0.3, (1, 7, 50))
 

@@ -11,8 +11,9 @@ from preparing import placed
 from quick_compilation import quick_compilation  # noqa: F401
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
 from jafl.engine.evaluation import Evaluator
+from jafl.engine.loop import server_steps
 from jafl.engine.plan import device_memory
 
 MODEL = jafl.models.softmax(10)
@@ -211,5 +212,5 @@ def test_plan_can_be_given_and_does_not_change_the_result(source):
 def test_run_is_pure_given_its_carry(source):
     program, carry = placed(*experiment(source))
     copy = jax.tree.map(jnp.copy, carry)
-    first, second = engine.run(program, carry, 0, 40), engine.run(program, copy, 0, 40)
+    first, second = server_steps.run(program, carry, 0, 40), server_steps.run(program, copy, 0, 40)
     jax.tree.map(np.testing.assert_array_equal, first, second)

@@ -12,7 +12,8 @@ from quick_compilation import quick_compilation  # noqa: F401
 from small_runs import small_parts
 
 import jafl
-from jafl import engine, rules
+from jafl import rules
+from jafl.engine.loop import server_steps
 from jafl.engine.plan.model_checks import check_model
 
 
@@ -40,9 +41,9 @@ def test_modules_with_lists_in_them_run_and_do_not_recompile(parts):
         return jafl.Model(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(10)]))
 
     run(with_model(parts, sequential()))
-    compiled = engine.run._cache_size()
+    compiled = server_steps.run._cache_size()
     run(with_model(parts, sequential()))
-    assert engine.run._cache_size() == compiled
+    assert server_steps.run._cache_size() == compiled
 
 
 @pytest.mark.full
@@ -217,7 +218,7 @@ def test_whole_numbers_are_data_too(parts):
     def with_rate(rate, exponent):
         work = jafl.client_work(parts["client_work"].build().model, learning_rate=rate, proximal=rate)
         run(parts, client_work=work, rule=rules.fedbuff(rules.staleness.polynomial(exponent)))
-        return engine.run._cache_size()
+        return server_steps.run._cache_size()
 
     assert with_rate(0.5, 0.5) == with_rate(1, 1) == with_rate(np.float32(0.25), 2)
 
@@ -232,9 +233,9 @@ def test_chains_can_be_specified(parts):
         )
 
     first = run(parts, server_optimizer=chain(0.001))
-    compiled = engine.run._cache_size()
+    compiled = server_steps.run._cache_size()
     second = run(parts, server_optimizer=chain(100.0))
-    assert engine.run._cache_size() == compiled
+    assert server_steps.run._cache_size() == compiled
     same = run(parts, server_optimizer=optax.chain(optax.clip_by_global_norm(0.001), optax.sgd(1.0)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), first.params, same.params)
     assert not np.allclose(first.params["dense"]["kernel"], second.params["dense"]["kernel"])

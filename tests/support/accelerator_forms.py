@@ -1,4 +1,4 @@
-"""Makes programs on a CPU as for an accelerator: ``AcceleratorRows``, and the other half of ``by_platform``."""
+"""Makes programs on a CPU as for an accelerator: ``PlatformRows``, and the other half of ``by_platform``."""
 
 import contextlib
 from collections.abc import Iterator

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 import jafl
-from jafl import engine
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.plan.preparation import Preparation, prepare
 
 OF_THE_RUN = ("server_optimizer", "evaluate_at", "evaluators")
@@ -20,6 +20,6 @@ def prepared(*arguments: Any, **options: Any) -> Preparation:
     return prepare(jafl.Run(*arguments, **of_the_run), **others)
 
 
-def placed(*arguments: Any, **options: Any) -> tuple[engine.Program, engine.Carry]:
+def placed(*arguments: Any, **options: Any) -> tuple[Program, Carry]:
     """Its program and its first carry, on the device."""
     return prepared(*arguments, **options).place()

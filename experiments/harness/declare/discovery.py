@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from experiments.harness import times
-from experiments.harness.declare import checks, protocol, search
+from experiments.harness.declare import checks, protocol, search_results
 from experiments.harness.declare.declarations import SCALES, ClaimElsewhere, PaperExperiment
 from jafl.base.errors import require, unknown_name
 
@@ -68,7 +68,8 @@ def _read(name: str) -> PaperExperiment:
     unknown = sorted(set(experiment.scales) - set(SCALES))
     require(not unknown, f"scales of {name}", unknown, f"among {', '.join(SCALES)}")
     scales = {
-        size: search.with_winners(scale, page_name(name, size)) for size, scale in experiment.scales.items()
+        size: search_results.with_winners(scale, page_name(name, size))
+        for size, scale in experiment.scales.items()
     }
     return dataclasses.replace(experiment, name=name, scales=scales)
 

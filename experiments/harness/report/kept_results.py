@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.harness import times
-from experiments.harness.declare import discovery, protocol, search
+from experiments.harness.declare import discovery, protocol, search_results
 from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
 from experiments.harness.judge import replication
 from experiments.harness.report.families import Content, page_name
@@ -33,7 +33,7 @@ PARTS_OF_CLOCK = ("seconds", "processes", "cores")
 
 
 def take_over(
-    runs: pathlib.Path, pages: pathlib.Path = PAGES, winners: pathlib.Path = search.FOUND
+    runs: pathlib.Path, pages: pathlib.Path = PAGES, winners: pathlib.Path = search_results.FOUND
 ) -> list[str]:
     """Copies the results below ``runs`` that were judged by the protocol; returns a line on each file found.
 
@@ -64,7 +64,7 @@ def take_over(
             if (clock := path.parent / times.CLOCK).is_file():
                 clocks[name] = _with_parts(clock, PARTS_OF_CLOCK)
             if (winner := path.parent / "tuned.json").is_file() and _is_kept(content):
-                tuned[name] = _with_parts(winner, search.KEPT)
+                tuned[name] = _with_parts(winner, search_results.KEPT)
     lines = []
     (pages / DATA).mkdir(parents=True, exist_ok=True)
     for path, content in there.items():
@@ -78,7 +78,7 @@ def take_over(
         what = "new" if before is None else "as before" if before == text else "replaces other results"
         lines.append(f"{path}: {what}, {content['standing']}")
     for name, winning in tuned.items():
-        search.keep(winning, name, winners)
+        search_results.keep(winning, name, winners)
     every = pages / times.ALL.name
     if noted := times.read(every) | clocks:  # without those of results that are gone
         noted = {name: clock for name, clock in noted.items() if (pages / DATA / f"{name}.json").is_file()}

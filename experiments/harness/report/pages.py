@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.harness import times
-from experiments.harness.declare import discovery, search
+from experiments.harness.declare import discovery, search_results
 from experiments.harness.declare.declarations import PaperExperiment
 from experiments.harness.declare.protocol import BEFORE, UNDER, VERSION, Standing
 from experiments.harness.judge import profiles, replication
@@ -361,7 +361,7 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
     """Takes over results and makes all pages in a folder of its own first: what fails leaves everything as it was."""
     with tempfile.TemporaryDirectory() as folder:
         draft, winners = pathlib.Path(folder) / "results", pathlib.Path(folder) / "tuned"
-        for there, here in ((PAGES, draft), (search.FOUND, winners)):
+        for there, here in ((PAGES, draft), (search_results.FOUND, winners)):
             shutil.copytree(there, here)
         lines = kept_results.take_over(runs, draft, winners)
         found = {name: runs / name / control.FILE for name in control_page.CONTROLS}
@@ -370,7 +370,7 @@ def _anew(runs: pathlib.Path) -> tuple[list[str], list[str]]:
             lines.append(f"{found[name]}: taken over")
         names = write(draft)
         text = made_overview(draft)
-        for there, here in ((PAGES, draft), (search.FOUND, winners)):
+        for there, here in ((PAGES, draft), (search_results.FOUND, winners)):
             for path in there.rglob("*"):
                 if path.is_file() and not (here / path.relative_to(there)).exists():
                     path.unlink()

@@ -14,7 +14,7 @@ from typing import Any
 from experiments.harness.declare import discovery
 from experiments.harness.declare.declarations import Claim, ClaimElsewhere, PaperExperiment, Scale
 from experiments.harness.declare.protocol import UNDER, claims_at
-from experiments.harness.declare.search import settings_in
+from experiments.harness.declare.search_results import settings_in
 from experiments.harness.judge import verdicts
 from experiments.harness.report import kept_results
 from experiments.harness.report.families import page_name

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness import times
-from experiments.harness.declare import division, protocol, search
+from experiments.harness.declare import division, protocol, search, search_results
 from experiments.harness.declare.declarations import PaperExperiment, Scale
 from experiments.harness.judge import profiles, verdicts
 from experiments.harness.measures import failed
@@ -175,10 +175,10 @@ def _search(job: Job, options: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             due, number = asking.send(_scores(job.scale, due, new)), number + 1
         except StopIteration as end:
-            tuned = search.summary(job.scale, end.value, rows)
+            tuned = search_results.summary(job.scale, end.value, rows)
             break
     RunDirectory(job.folder).write_result("tuned.json", tuned)
-    search.show(tuned, job.show)
+    search_results.show(tuned, job.show)
     return tuned
 
 

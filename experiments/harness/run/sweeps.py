@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.harness.declare import search
+from experiments.harness.declare import search, search_results
 from experiments.harness.declare.declarations import Scale
 from experiments.harness.results import BETWEEN
 from jafl.base.errors import SettingError, require
@@ -154,7 +154,7 @@ def tuned_overrides(
         condition = grid.condition(where) if where else {}
         require(condition is not None, "a condition of tuned", where, "setting=value,setting=value, or ''")
         if label in arms:
-            overrides.append(Override(condition or {}, name, search.settings_in(arms[label], number)))
+            overrides.append(Override(condition or {}, name, search_results.settings_in(arms[label], number)))
     return overrides
 
 

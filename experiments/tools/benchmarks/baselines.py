@@ -19,12 +19,12 @@ from jax import lax
 
 import jafl
 from experiments.tools.benchmarks.workloads import BATCH, RATE
-from jafl import engine
 from jafl.base.keyed_shuffle import shuffled
-from jafl.engine.forms.accelerator_rows import shaped
+from jafl.engine.forms.platform_rows import shaped
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop import server_steps
 from jafl.engine.loop import trip as trip_work
+from jafl.engine.loop.program import Carry, Program
 from jafl.records import Arrival
 
 # The parts of the engine's loop that the programs by hand share with it.
@@ -80,9 +80,7 @@ def bare_waves(model: jafl.Model, models: Any, x: Any, y: Any, rows: jax.Array, 
 
 
 @functools.partial(jax.jit, static_argnames="parts", donate_argnames="carry")
-def by_hand(
-    program: engine.Program, carry: engine.Carry, first: int, last: int, parts: tuple[str, ...]
-) -> engine.Carry:
+def by_hand(program: Program, carry: Carry, first: int, last: int, parts: tuple[str, ...]) -> Carry:
     """(a') and ``parts`` over the server steps ``first`` to ``last - 1``; in ``carry``, unneeded arrays are None.
 
     What the loop carries is laid out as in the engine.
@@ -94,9 +92,7 @@ def by_hand(
     return shaped(lax.fori_loop(first, last, body, server_steps.lay_out_carry(_ROWS, carry)), carry)
 
 
-def _one_step(
-    program: engine.Program, parts: tuple[str, ...], step: jax.Array, carry: engine.Carry
-) -> engine.Carry:
+def _one_step(program: Program, parts: tuple[str, ...], step: jax.Array, carry: Carry) -> Carry:
     rule = program.server.rule.build()
     buffer, memory = rule.begin(carry.rule_state, carry.params), carry.memory
     if program.server.recall and memory:
@@ -131,7 +127,7 @@ def _one_step(
     step_reports = carry.step_reports
     if "reports" in parts:
         step_reports = _record(step_reports, step, report)
-    after = engine.Carry(
+    after = Carry(
         params, optimizer_state, rule_state, carry.snapshots, memory, None, trip_reports, step_reports
     )
     if "write" not in parts:
@@ -140,9 +136,7 @@ def _one_step(
     return server_steps.store_version(_ROWS, after, slot, program.server.rule.build())
 
 
-def _arrival(
-    program: engine.Program, parts: tuple[str, ...], trip: jax.Array, carry: engine.Carry
-) -> Arrival:
+def _arrival(program: Program, parts: tuple[str, ...], trip: jax.Array, carry: Carry) -> Arrival:
     """What the rule sees of a trip, trained here."""
     training, server = program.training, program.server
     data, trips, rule, work = training.data, training.trips, server.rule.build(), training.client_work.build()

@@ -35,8 +35,9 @@ from experiments.tools.benchmarks.workloads import (
     overlapping_clients,
     placed,
 )
-from jafl import engine, rules
+from jafl import rules
 from jafl.base.errors import choose
+from jafl.engine.loop import server_steps
 
 CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of the first two programs.", lower_bound=1)
 MORE = flags.DEFINE_integer("more_clients", 10_000, "Clients of the third; 0: without it.", lower_bound=0)
@@ -116,7 +117,7 @@ def program(
 
     def train() -> Any:
         nonlocal carry, done
-        carry, done = engine.run(own, carry, done, done + TIMED.value), done + TIMED.value
+        carry, done = server_steps.run(own, carry, done, done + TIMED.value), done + TIMED.value
         return carry.params
 
     return train

@@ -11,7 +11,7 @@ import numpy as np
 import jafl
 from experiments.tools.benchmarks import baselines, workloads
 from experiments.tools.benchmarks.workloads import BATCH, EXAMPLES, RULES
-from jafl import engine
+from jafl.engine.loop import server_steps
 from jafl.models import images, resnet
 
 IN_FLIGHT = 100
@@ -135,7 +135,7 @@ class Comparison:
 
         def run(trips: int) -> Any:
             last = self.first_step + trips // self.size
-            self.carry = engine.run(self.program, self.carry, self.first_step, last)
+            self.carry = server_steps.run(self.program, self.carry, self.first_step, last)
             return self.carry
 
         return Timed(run, self.trips)

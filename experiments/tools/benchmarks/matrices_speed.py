@@ -70,8 +70,8 @@ def main(_: Sequence[str]) -> None:
         plan = jafl.in_waves(run.schedule, WIDTH.value, form="matrix")
         waves = time.perf_counter() - begun
         prepared = prepare(run, plan=plan, devices=1, together=True)
-        assert prepared.form is not None
-        matrix_run = MatrixRun(run, plan, prepared.program_with_keys(), prepared.form)
+        assert prepared.linear_form is not None
+        matrix_run = MatrixRun(run, plan, prepared.program_with_keys(), prepared.linear_form)
         layout = matrix_program.make_layout([matrix_run], prepared.program.placement)
         begun = time.perf_counter()
         maker = ChunkMaker(matrix_run, layout, ())

@@ -35,8 +35,8 @@ from experiments.tools.benchmarks.workloads import (
     overlapping_clients,
     placed,
 )
-from jafl import engine
 from jafl.base.errors import choose
+from jafl.engine.loop import server_steps
 from jafl.privacy.mechanisms import MECHANISMS
 
 NAMES = flags.DEFINE_list("rules", ["fedbuff", "asgd"], "Which rules to time; eligible ones.")
@@ -64,7 +64,7 @@ def timed(run: jafl.Run, steps: int) -> Callable[[], Any]:
 
     def train() -> Any:
         nonlocal carry
-        carry = engine.run(program, carry, steps - TIMED.value, steps)
+        carry = server_steps.run(program, carry, steps - TIMED.value, steps)
         return carry.params
 
     return train

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 import jafl
-from jafl import engine
+from jafl.engine.loop import server_steps
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.plan import preparation
 
 BATCH, RATE = 32, 0.01
@@ -77,7 +78,7 @@ def noise_run(
     return jafl.Run(schedule, federation, client_work, rule, params, jax.random.key(keys[1]))
 
 
-def placed(run: jafl.Run, **options: Any) -> tuple[engine.Program, engine.Carry]:
+def placed(run: jafl.Run, **options: Any) -> tuple[Program, Carry]:
     """The run's program and first carry, on the device; ``options``: of ``preparation.prepare``."""
     return preparation.prepare(run, **options).place()
 
@@ -91,7 +92,7 @@ def whole_run(run: jafl.Run, **options: Any) -> Callable[[], Any]:
 
     def train() -> Any:
         nonlocal carry
-        carry = engine.run(program, carry, 0, run.schedule.num_steps)
+        carry = server_steps.run(program, carry, 0, run.schedule.num_steps)
         return carry.params
 
     return train

@@ -1,7 +1,7 @@
 """Columns of numbers, of which a loop reads one row at a time.
 
 A GPU or TPU pays for each array that it reads a number from as much as for a pass over a small model. So off a CPU
-(``AcceleratorRows.pack``) the columns of trips and of steps are packed into one vector for the time of a chunk.
+(``PlatformRows.pack``) the columns of trips and of steps are packed into one vector for the time of a chunk.
 Numbers that are read from one array at places known together are then one operation.
 """
 

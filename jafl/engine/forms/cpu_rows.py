@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jafl.engine.forms.accelerator_rows import AcceleratorRows, shaped
 from jafl.engine.forms.bit_rows import BitRows
+from jafl.engine.forms.platform_rows import PlatformRows, shaped
 from jafl.engine.forms.tiled_rows import reads_itself, row_at, with_row
 
 # From this length of its last axis on, an array is as quick in its own shape as flat, on a CPU. Measured: 10 is
@@ -18,15 +18,15 @@ LONG_AXIS = 64
 SIGNALLING_NAN = {16: 0x7FA5, 32: 0x7FA5A5A5, 64: 0x7FF4A5A5A5A5A5A5}
 
 
-class CpuRows(AcceleratorRows):
-    """Rows on a CPU, where an operation is cheap and a pass over memory is dear.
+class CpuRows(PlatformRows):
+    """Rows on a CPU, where the start of an operation costs little, and a pass over memory much.
 
     Figures were measured trip by trip on one core.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            tiled=False, dear_operations=False, linear_in_matrices=False, takes_whole_steps=False
+            tiled=False, launch_overhead=False, linear_in_matrices=False, takes_whole_steps=False
         )
 
     def zeros(self, count: int, like: Any, dtype: Any = None) -> Any:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jafl.engine.forms.tiled_rows import is_tiled
 
 COMPILED, INTERPRETED = "compiled", "interpreted"
-# Of JAX's ``device_kind``: chips with 128 MiB of vector memory. The others keep XLA's products and scatters: on a
+# JAX's ``device_kind`` of chips with 128 MiB of vector memory. The others keep XLA's products and scatters: on a
 # v4 the kernel's buffers do not fit.
 KINDS = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 # Trips of a segment at most: the factors lie in a chip's scalar memory of 1 MiB.

@@ -23,7 +23,7 @@ from jafl.engine.forms import tiled_rows
 from jafl.engine.forms.kernel_block import RING, ROWS, Block, kernel
 from jafl.engine.forms.tiled_rows import TILE_HEIGHT, TILE_WIDTH, TiledRows
 
-# Of 128 MiB of a chip's vector memory; the rest is XLA's.
+# What the kernel takes of a chip's 128 MiB of vector memory; the rest is XLA's.
 VECTOR_MEMORY = 64 * 2**20
 # The widest block: the sums of ``ROWS`` rows then fill half of the 64 registers.
 WIDEST = 7 * TILE_WIDTH

@@ -18,7 +18,7 @@ from jafl.base.errors import choose
 from jafl.base.jaxpr_dependence import dependences
 from jafl.base.keyed_shuffle import mix
 from jafl.engine.forms import tiled_rows
-from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.platform_rows import PlatformRows
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.forms.tiled_rows import row_at
 
@@ -58,11 +58,11 @@ class ClientMemory(NamedTuple):
     client: jax.Array
     first: tuple[Any, ...] = ()
 
-    def of_rule(self) -> "ClientMemory":
+    def rule_part(self) -> "ClientMemory":
         """What the rule stores alone."""
         return self._part("rule")
 
-    def of_work(self) -> "ClientMemory":
+    def work_part(self) -> "ClientMemory":
         """What client work keeps alone."""
         return self._part("work")
 
@@ -80,9 +80,7 @@ class ClientMemory(NamedTuple):
 PRECISIONS = {"full": None, "bfloat16": jnp.bfloat16, "int8": jnp.int8}
 
 
-def allocate(
-    value: Any, num_clients: int, precision: str, rows: AcceleratorRows = ROWS["cpu"]
-) -> ClientMemory:
+def allocate(value: Any, num_clients: int, precision: str, rows: PlatformRows = ROWS["cpu"]) -> ClientMemory:
     """Rows of zeros for ``num_clients`` clients, each like ``value``, any pytree of arrays or their shapes.
 
     rows: of the platform.
@@ -118,7 +116,7 @@ def scale_type(dtype: Any) -> Any:
 
 def fetch_state(memory: ClientMemory, client: jax.Array, like: Any) -> Any:
     """[*S] what client work has kept for one client, like ``like``, in a memory whose held row has been written."""
-    return state_of_row(memory.first, fetch(memory.of_work(), client, like))
+    return state_of_row(memory.first, fetch(memory.work_part(), client, like))
 
 
 @jax.jit
@@ -158,7 +156,7 @@ def begin_with(first: tuple[Any, ...], memory: ClientMemory, precision: str) -> 
     """
     if precision != "full":
         return memory._replace(first=first)
-    codes, held = memory.of_work().codes, memory.of_work().held.codes
+    codes, held = memory.work_part().codes, memory.work_part().held.codes
     codes, held = rows_with(first, codes), rows_with(first, jax.tree.map(lambda v: v[None], held))
     held = jax.tree.map(lambda v: v[0], held)
     return memory._replace(
@@ -197,7 +195,7 @@ def hold(
     client: jax.Array,
     value: Any,
     words: jax.Array,
-    rows: AcceleratorRows = ROWS["cpu"],
+    rows: PlatformRows = ROWS["cpu"],
 ) -> tuple[ClientMemory, Any]:
     """Holds ``value`` [*V] as the client's row, or writes it; returns the memory and the value as it is stored.
 

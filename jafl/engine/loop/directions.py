@@ -28,7 +28,7 @@ def check_finished(finished: Any, params: Params) -> tuple[Any, Any, Any, Any]:
         }
         for tree in (params, finished[0])
     )
-    # Of both: an array that is missing differs, too.
+    # Names of both trees: an array that is missing differs, too.
     unlike = [
         name
         for name in dict.fromkeys([*model_shapes, *direction_shapes])

@@ -26,7 +26,7 @@ def allocate(program: Program, params: Params, *, slots: int, num_clients: int) 
     with products_in("float32"):
         rule, work = program.server.rule.build(), program.training.client_work.build()
         params = jax.tree.map(jnp.asarray, params)
-        # Of the version, shapes alone: the rule's state, of which it may send a part, follows from what trips leave.
+        # The version's shapes alone: the rule's state, of which it may send a part, follows from what trips leave.
         version = jax.eval_shape(lambda: version_of(rule, params, rule.init(params, num_clients)))
         rows = jax.tree.map(lambda leaf: program.placement.rows.zeros(slots, leaf), version)
         state, optimizer_state = _initial_states(program, params, rows, num_clients)

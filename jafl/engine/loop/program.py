@@ -24,7 +24,7 @@ class Trips(NamedTuple):
       key: [J, 2] uint32, the random words of its shuffles.
       read_slot: int32, where the snapshot lies from which it trains.
       examples: two columns [J] int32, where those of its client begin and end, if that is read with the rest of a
-        trip's numbers (``AcceleratorRows.pack``); else None.
+        trip's numbers (``PlatformRows.pack``); else None.
       version: int32, the server step of the download, if client work reads it; else None.
       local_steps: int32, optimizer steps of the trip, if client work reads them; else None.
     """

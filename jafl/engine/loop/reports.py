@@ -6,7 +6,7 @@ import jax
 
 from jafl.base.errors import require
 from jafl.base.step_scale import part_made
-from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.platform_rows import PlatformRows
 from jafl.engine.forms.rows import ROWS
 from jafl.engine.loop.program import Program
 from jafl.records import Arrival
@@ -25,7 +25,7 @@ def record_row(
     reports: dict[str, jax.Array],
     row: jax.Array,
     report: dict[str, Any],
-    rows: AcceleratorRows = ROWS["cpu"],
+    rows: PlatformRows = ROWS["cpu"],
 ) -> dict[str, jax.Array]:
     """``reports`` [rows] with one row of those that ``report`` names set to what it says; the row is there."""
     return reports | {name: rows.write_number(reports[name], row, value) for name, value in report.items()}
@@ -36,7 +36,7 @@ def columns_in_report(program: Program, arrival: Arrival, report: dict[str, Any]
 
     Where every operation counts it is there from the beginning, and no trip writes it.
     """
-    if not program.placement.rows.dear_operations:
+    if not program.placement.rows.launch_overhead:
         return {}
     # By identity: a rule that computes something from a column reports another array, even of the same numbers.
     names = {id(value): name for name, value in arrival.columns.items()}

@@ -13,12 +13,12 @@ from jafl.base.precision import products_in
 from jafl.base.step_scale import is_scale, scaled
 from jafl.engine import devices
 from jafl.engine.devices import Placement
-from jafl.engine.forms.accelerator_rows import AcceleratorRows, shaped
+from jafl.engine.forms.platform_rows import PlatformRows, shaped
 from jafl.engine.loop import client_memory, whole_step
 from jafl.engine.loop.client_memory import ClientMemory
 from jafl.engine.loop.program import Carry, Program, Server, Trained, Version, version_of
 from jafl.engine.loop.reports import columns_in_report, record_row, with_applied
-from jafl.engine.loop.trip import fold_trip, make_arrival, remembered_shapes, train_if_due, trained_trip
+from jafl.engine.loop.trip import fold_trip, make_arrival, remembered_shapes, train_if_due, train_or_fetch
 from jafl.records import ArrayTree, Rule
 from jafl.specifications import Specification
 
@@ -75,7 +75,7 @@ def run(program: Program, carry: Carry, first_step: int, last_step: int) -> Carr
         return shaped(carried, carry)
 
 
-def lay_out_carry(rows: AcceleratorRows, carry: Carry) -> Carry:
+def lay_out_carry(rows: PlatformRows, carry: Carry) -> Carry:
     """As the loop over server steps carries it."""
     return carry._replace(
         params=rows.lay_out(carry.params),
@@ -87,7 +87,7 @@ def lay_out_carry(rows: AcceleratorRows, carry: Carry) -> Carry:
     )
 
 
-def lay_out_memory(rows: AcceleratorRows, memory: ClientMemory | None) -> ClientMemory | None:
+def lay_out_memory(rows: PlatformRows, memory: ClientMemory | None) -> ClientMemory | None:
     """The clients' memory, if any: its rows are laid out when it is allocated, all but the held one."""
     return memory and memory._replace(held=rows.lay_out(memory.held))
 
@@ -95,12 +95,7 @@ def lay_out_memory(rows: AcceleratorRows, memory: ClientMemory | None) -> Client
 def one_trip_after_first_step(program: Program) -> bool:
     """Whether every step but the first has one trip, and a loop of its own for the first spares the others theirs."""
     one_trip = program.one_trip_after_first_step and not program.one_trip_per_step
-    return program.placement.rows.dear_operations and one_trip
-
-
-def _only_trip(first_trip: jax.Array, step: jax.Array) -> jax.Array:
-    """The trip of a step, where all steps but the first have one: counted, which spares the reading of a number."""
-    return jnp.minimum(step + first_trip[1] - 1, first_trip[len(first_trip) - 1])
+    return program.placement.rows.launch_overhead and one_trip
 
 
 def _packed(program: Program) -> Program:
@@ -148,21 +143,21 @@ def _recalls(program: Program) -> bool:
     On a TPU even a loop over nothing fixes how the memory is laid out, and all of it was copied at every step.
     """
     return program.server.recall is not None and (
-        len(program.server.recall.client) > 1 or not program.placement.rows.dear_operations
+        len(program.server.recall.client) > 1 or not program.placement.rows.launch_overhead
     )
 
 
 def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenStep) -> OpenStep:
     """Folds the arrivals of the step, one after the other or in parts."""
-    if (
-        program.one_trip_per_step
-        and program.placement.rows.dear_operations
-        and not program.placement.trips_folded_together
-    ):
-        return _client_trip(program, snapshots, _only_trip(program.server.steps.first_trip, step), opened)
+    rows, first_trip = program.placement.rows, program.server.steps.first_trip
+    together = program.placement.trips_folded_together
+    if program.one_trip_per_step and rows.launch_overhead and not together:
+        # Counted, which spares the reading of a number: all steps but the first have one trip.
+        trip = jnp.minimum(step + first_trip[1] - 1, first_trip[len(first_trip) - 1])
+        return _client_trip(program, snapshots, trip, opened)
     # Trips are numbered in the order of application, so a step's trips are a range.
-    first, end = program.server.steps.first_trip[step], program.server.steps.first_trip[step + 1]
-    if program.placement.trips_folded_together:
+    first, end = first_trip[step], first_trip[step + 1]
+    if together:
         return _fold_parts(program, snapshots, first, end, opened)
     if program.one_trip_per_step:
         return _client_trip(program, snapshots, first, opened)
@@ -170,7 +165,6 @@ def _fold(program: Program, step: jax.Array, snapshots: ArrayTree, opened: OpenS
     def body(trip, carried):
         return _lay_out_step(rows, _client_trip(program, snapshots, trip, shaped(carried, opened)))
 
-    rows = program.placement.rows
     with jax.named_scope("client_trips"):
         carried = lax.fori_loop(first, end, body, _lay_out_step(rows, opened))
     folded: OpenStep = shaped(carried, opened)
@@ -187,7 +181,7 @@ def _client_trip(program: Program, snapshots: ArrayTree, trip: jax.Array, opened
     # In waves nothing trains here.
     if memory and not program.waves:
         begins = rows.depend_on_write(trip, memory)
-    trained = trained_trip(program, snapshots, begins, waiting, memory if _keeps(memory) else None)
+    trained = train_or_fetch(program, snapshots, begins, waiting, memory if _keeps(memory) else None)
     arrival = make_arrival(program, trip, trained)
     buffer, memory, report = fold_trip(program, trip, arrival, opened.buffer, memory, trained.result.state)
     # Those lie in the carry since ``allocate``; to write them again costs an operation each.
@@ -201,7 +195,7 @@ def _keeps(memory: ClientMemory | None) -> bool:
     return memory is not None and isinstance(memory.codes, client_memory.Stored)
 
 
-def _lay_out_step(rows: AcceleratorRows, opened: OpenStep) -> OpenStep:
+def _lay_out_step(rows: PlatformRows, opened: OpenStep) -> OpenStep:
     """As the loop over trips carries it."""
     return OpenStep(
         rows.lay_out(opened.buffer),
@@ -255,7 +249,7 @@ def _record(program: Program, step: jax.Array, stepped: Carry, report: dict[str,
     return stored._replace(step_reports=record_row(stored.step_reports, step, report, rows))
 
 
-def store_version(rows: AcceleratorRows, carry: Carry, slot: jax.Array, rule: Rule) -> Carry:
+def store_version(rows: PlatformRows, carry: Carry, slot: jax.Array, rule: Rule) -> Carry:
     """The carry after a step, with its version in ``slot``, [] int32, of the snapshots."""
     memory = carry.memory
     # All that may be computed from a snapshot: it has to be finished before the slot is written (``write_version``).
@@ -283,7 +277,7 @@ def _fold_parts(
 
     def fold(reads, trip, carried):
         program, snapshots, waiting = reads
-        arrival = make_arrival(program, trip, trained_trip(program, snapshots, trip, waiting))
+        arrival = make_arrival(program, trip, train_or_fetch(program, snapshots, trip, waiting))
         # No memory: a rule that has one is never folded in parts (``_trips_folded_together``).
         folded, _, report = fold_trip(program, trip, arrival, shaped(carried, buffer), None)
         return rows.lay_out(folded), report
@@ -310,7 +304,7 @@ def _fold_parts(
 
 
 def show_recalled(
-    server: Server, rows: AcceleratorRows, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
+    server: Server, rows: PlatformRows, memory: ClientMemory, step: jax.Array, buffer: Any, like: Any
 ) -> tuple[Any, ClientMemory]:
     """Shows the rule the stored values, each like ``like``, that it recalls before this server step.
 
@@ -321,7 +315,7 @@ def show_recalled(
     first, end = recall.first_row[step], recall.first_row[step + 1]
 
     def add(number, shown, memory):
-        row = client_memory.fetch(memory.of_rule(), recall.client[number], like)
+        row = client_memory.fetch(memory.rule_part(), recall.client[number], like)
         return fold(shown, recall.weight[number], row)
 
     with jax.named_scope("recalled"):

@@ -116,38 +116,32 @@ def data_of_clients(placement: Placement, data: ClientData, client: jax.Array) -
     return ClientData(x, y, indices, data.offsets)
 
 
-def trained_trip(
+def train_or_fetch(
     program: Program,
     snapshots: ArrayTree,
     trip: jax.Array,
     waiting: Trained | None,
     memory: ClientMemory | None = None,
 ) -> Trained:
-    """The result of the trip's training, in its wave or now; ``memory`` as in ``train_if_due``."""
+    """What the trip's training leaves, fetched from its wave or trained now; ``memory`` as in ``train_if_due``."""
     if not program.waves:
         return train_trip(program.training, snapshots, trip, memory)
     trained: Trained = waves.fetch(program.waves, trip, waiting)
     return trained
 
 
-def read_by_trip(training: Training, trip: jax.Array) -> ClientData:
+def _client_data(training: Training, trip: jax.Array) -> ClientData:
     """The clients' examples, with the numbers of the trip that client work reads."""
     data, trips = training.data, training.trips
     if trips.version is not None:
         data = data._replace(version=trips.version[trip])
     if trips.local_steps is not None:
         data = data._replace(local_steps=trips.local_steps[trip])
+    # Where the client's examples lie, if that is read with the trip's other numbers: see ``Trips.examples``.
+    if trips.examples is not None:
+        begin, end = trips.examples
+        data = data._replace(own=(begin[trip], end[trip]))
     return data
-
-
-def _client_data(training: Training, trip: jax.Array) -> ClientData:
-    """The same, and where the client's examples lie, if that is read with the trip's other numbers."""
-    data, trips = read_by_trip(training, trip), training.trips
-    if trips.examples is None:
-        return data
-    # Read with the trip's other numbers, where each further look-up is an operation of its own.
-    begin, end = trips.examples
-    return data._replace(own=(begin[trip], end[trip]))
 
 
 @functools.partial(jax.jit, inline=True)  # traced once, for the several places that ask for its shapes
@@ -270,7 +264,7 @@ def fold_trip(
         value, previous, rows = None, None, program.placement.rows
         if rule.remembers:
             value = rule.remembers(arrival)
-            previous = client_memory.fetch(memory.of_rule(), arrival.client, value)
+            previous = client_memory.fetch(memory.rule_part(), arrival.client, value)
         again = rule.remembers if rule.remembers and rule.memory.reads_previous else None
         keeps = isinstance(memory.codes, client_memory.Stored)
         # A new state follows from what was read of the old one: the row is written after both.

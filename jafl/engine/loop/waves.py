@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jafl.engine.devices import DEVICES, Placement, on_each_device
-from jafl.engine.forms.accelerator_rows import AcceleratorRows
+from jafl.engine.forms.platform_rows import PlatformRows
 from jafl.engine.forms.tiled_rows import reads_itself, row_at
 
 Array = Any  # of JAX on the device, of NumPy before it is placed there
@@ -40,7 +40,7 @@ class Waves(NamedTuple):
     rows: Array
 
 
-def allocate(waves: Waves, trained: Any, rows: AcceleratorRows) -> Any:
+def allocate(waves: Waves, trained: Any, rows: PlatformRows) -> Any:
     """[R, ...] of zeros for every array of ``trained``, what the work of one trip leaves (or its shapes).
 
     rows: of the platform.
@@ -123,7 +123,7 @@ def _train_side_by_side(
 
     def some(number, waiting):
         these, there = trips, rows
-        # The number 0 of Python means one round without a loop (``AcceleratorRows.in_rounds``): no slice is needed.
+        # The number 0 of Python means one round without a loop (``PlatformRows.in_rounds``): no slice is needed.
         if lanes < len(trips) or not isinstance(number, int):
             these, there = (lax.dynamic_slice_in_dim(a, number * lanes, lanes) for a in (trips, rows))
         return _put(there, waiting, jax.vmap(train)(these))

@@ -26,7 +26,7 @@ def in_kernel(program: MatrixProgram, carry: MatrixCarry, trips: int) -> list[bo
     ]
 
 
-def of_carry(carry: MatrixCarry, chosen: list[bool], kind: bool) -> MatrixCarry:
+def select_carry(carry: MatrixCarry, chosen: list[bool], kind: bool) -> MatrixCarry:
     """The carry of the leaves for which ``chosen`` is ``kind``, as lists; as it is where none is chosen."""
     if not any(chosen):
         return carry
@@ -36,8 +36,8 @@ def of_carry(carry: MatrixCarry, chosen: list[bool], kind: bool) -> MatrixCarry:
     return MatrixCarry(lasting, snapshots, Row(codes, ()))
 
 
-def of_wave(wave: Wave, chosen: list[bool], kind: bool) -> Wave:
-    """As ``of_carry``."""
+def select_wave(wave: Wave, chosen: list[bool], kind: bool) -> Wave:
+    """As ``select_carry``."""
     if not any(chosen):
         return wave
     starts = None if wave.starts is None else _some(wave.starts, chosen, kind)
@@ -47,7 +47,7 @@ def of_wave(wave: Wave, chosen: list[bool], kind: bool) -> Wave:
 def by_kernel(
     program: MatrixProgram, carry: MatrixCarry, wave: Wave, segment: Segments, with_memory: bool
 ) -> MatrixCarry:
-    """The carry after a segment, of the leaves that the kernel takes: those of ``of_carry`` and ``of_wave``."""
+    """The carry of the kernel's leaves after a segment, from what ``select_carry`` and ``select_wave`` give."""
     # Where it is needed: Pallas takes time to import.
     from jafl.engine.forms import server_kernel
 
@@ -72,18 +72,18 @@ def by_kernel(
     return MatrixCarry(lasting, snapshots, Row(codes, ()) if with_memory else carry.memory)
 
 
-def joined(carry: MatrixCarry, chosen: list[bool], kernel: MatrixCarry, others: MatrixCarry) -> MatrixCarry:
-    """``carry`` with the leaves of both kinds, the lists of ``of_carry``, in place of its own."""
+def join(carry: MatrixCarry, chosen: list[bool], kernel: MatrixCarry, others: MatrixCarry) -> MatrixCarry:
+    """``carry`` with the leaves of both kinds, the lists of ``select_carry``, in place of its own."""
 
-    def join(like: Any, *lists: Any) -> Any:
+    def join_leaves(like: Any, *lists: Any) -> Any:
         some = {True: iter(lists[0]), False: iter(lists[1])}
         leaves = [next(some[kind]) for kind in chosen]
         return jax.tree.unflatten(jax.tree.structure(like, is_leaf=is_tiled), leaves)
 
     return carry._replace(
-        lasting=join(carry.lasting, kernel.lasting, others.lasting),
-        snapshots=join(carry.snapshots, kernel.snapshots, others.snapshots),
-        memory=Row(join(carry.memory.codes, kernel.memory.codes, others.memory.codes), ()),
+        lasting=join_leaves(carry.lasting, kernel.lasting, others.lasting),
+        snapshots=join_leaves(carry.snapshots, kernel.snapshots, others.snapshots),
+        memory=Row(join_leaves(carry.memory.codes, kernel.memory.codes, others.memory.codes), ()),
     )
 
 

@@ -129,9 +129,8 @@ def find_linear_form(
       What the matrix form needs, or why there is none.
     """
     if not has_host():
-        return NotLinear(
-            "the matrices are made on the host's CPU, which JAX_PLATFORMS leaves out: add cpu to it"
-        )
+        why = "the matrices are made on the host's CPU, which JAX_PLATFORMS leaves out: add cpu to it"
+        return NotLinear(why)
     # One row: only which numbers a rule reads decides, not their values.
     row = {name: np.asarray(column)[0] for name, column in columns.items()}
     weight = np.ones(np.shape(recall.weight)[1:]) if recall else ()
@@ -183,6 +182,9 @@ class _LinearityCheck:
             for leaf, grown in zip(*map(jax.tree.leaves, (self._state, larger)), strict=True)
         )
         self._exchange = find_exchange(rule, self._state.rule_state, larger.rule_state, sent)
+        self._num_arrays = sum(self._is_array)
+        self._num_inputs = SINGLE + self._exchange.num_sent
+        self._vectors = _as_vectors([jnp.zeros(5)] * self._num_inputs)
 
     def form(self, params: Params) -> LinearForm | NotLinear:
         """The linear form for a model like ``params`` [*P], or why there is none."""
@@ -206,23 +208,11 @@ class _LinearityCheck:
         """The state before the first operation, for a model that is one vector of ``size`` entries."""
         return initial_state(self._rule, self._optimizer, jnp.zeros(size), self._num_clients)
 
-    def _num_arrays(self) -> int:
-        return sum(self._is_array)
-
-    def _num_inputs(self) -> int:
-        return SINGLE + self._exchange.num_sent
-
-    def _vectors(self) -> Vectors:
-        return _as_vectors([jnp.zeros(5)] * self._num_inputs())
-
-    def _with_vectors(self, vectors: list[Any]) -> Any:
-        """The state with these vectors [5] as its state arrays, in order."""
-        _, bookkeeping = split_state(self._state, self._is_array)
-        return join_state(jax.tree.structure(self._state), self._is_array, vectors, bookkeeping)
-
     def _after(self, arrays: list[Any], inputs: list[Any]) -> list[np.ndarray]:
         """``_results``' arrays after one operation, from the state arrays before it and from what it reads."""
-        state, _ = self._operate(self._with_vectors(arrays), _as_vectors(inputs), self._scalars())
+        _, bookkeeping = split_state(self._state, self._is_array)
+        before = join_state(jax.tree.structure(self._state), self._is_array, arrays, bookkeeping)
+        state, _ = self._operate(before, _as_vectors(inputs), self._scalars())
         return [np.asarray(array) for array in self._results(state)[0]]
 
     def _results(self, state: ServerState) -> tuple[list[Any], list[Any]]:
@@ -236,21 +226,21 @@ class _LinearityCheck:
 
     def _check_structure(self) -> str | None:
         """The reason if the state has another structure after an operation, which no loop of JAX can carry."""
-        after = jax.eval_shape(self._operate, self._state, self._vectors(), self._scalars())[0]
+        after = jax.eval_shape(self._operate, self._state, self._vectors, self._scalars())[0]
         structures: list[Any] = [jax.tree.structure(tree) for tree in (after, self._state)]
         return None if structures[0] == structures[1] else f"{self._name} changes the structure of its state"
 
     def _check_randomness(self) -> str | None:
         """The reason if an operation draws: in the 64 bits of the matrices it draws other numbers than the loop."""
-        draws = operands(self._operate, DRAWS, self._state, self._vectors(), self._scalars())
+        draws = operands(self._operate, DRAWS, self._state, self._vectors, self._scalars())
         return f"{self._name} draws random numbers, which are others in 64 bits" if draws else None
 
     def _check_additivity(self) -> str | None:
         """The reason if a sum of vectors does not give the sum of their results."""
         # The derivative alone would not do: that of ``sign`` is constant, too.
         random = np.random.default_rng(SEED)
-        number = self._num_arrays()
-        shape = (2, number + self._num_inputs(), 5)
+        number = self._num_arrays
+        shape = (2, number + self._num_inputs, 5)
         first, second = random.normal(size=shape) * np.array([1.0, 1e3])[:, None, None]
         first_result, second_result, sum_result, zeros_result = [
             np.array(self._after(list(vectors[:number]), list(vectors[number:])))
@@ -304,7 +294,7 @@ class _LinearityCheck:
         """The reason if factors, bookkeeping or reports depend on what training computes."""
         structure = jax.tree.structure(self._state)
         arrays, bookkeeping = split_state(self._state, self._is_array)
-        vectors, scalars = self._vectors(), self._scalars()
+        vectors, scalars = self._vectors, self._scalars()
 
         def operate_on_leaves(arrays, vectors, bookkeeping, scalars):
             """(the state arrays after the operation, all else that it computes)."""
@@ -337,8 +327,8 @@ class _LinearityCheck:
         # Two linear functions that agree on random numbers are the same with probability 1.
         random = np.random.default_rng(SEED)
         shapes = [[min(size, FEW) for size in np.shape(leaf)] for leaf in jax.tree.leaves(params)]
-        models = [_random_leaves(random, shapes) for _ in range(self._num_arrays())]
-        inputs = [_random_leaves(random, shapes) for _ in range(self._num_inputs())]
+        models = [_random_leaves(random, shapes) for _ in range(self._num_arrays)]
+        inputs = [_random_leaves(random, shapes) for _ in range(self._num_inputs)]
         expected = self._after(
             [_concatenate(leaves) for leaves in models], [_concatenate(leaves) for leaves in inputs]
         )
@@ -370,7 +360,7 @@ class _LinearityCheck:
         def trace(model: Any) -> Any:
             def work(model: Any, scalars: Operation) -> Any:
                 state = initial_state(self._rule, self._optimizer, model, self._num_clients)
-                after = self._operate(state, _as_vectors([model] * self._num_inputs()), scalars)
+                after = self._operate(state, _as_vectors([model] * self._num_inputs), scalars)
                 return state, after, self._broadcast(after[0])
 
             return jax.make_jaxpr(work)(model, scalars)
@@ -387,10 +377,10 @@ class _LinearityCheck:
         """``reads_update``, ``reads_start`` and ``reads_work`` of the form."""
         scalars = self._scalars()
         # What nobody reads takes no columns in the matrices, and no room on the device.
-        read = _union(dependences(self._operate, self._state, self._vectors(), scalars))
+        read = _union(dependences(self._operate, self._state, self._vectors, scalars))
         first_vector = len(jax.tree.leaves(self._state))
         update, start = (first_vector + Vectors._fields.index(name) for name in ("update", "start"))
-        first_scalar = first_vector + self._num_inputs()
+        first_scalar = first_vector + self._num_inputs
         work = {first_scalar + _field_number(scalars, field) for field in ("batch_examples", "local_steps")}
         return update in read, start in read, bool(work & read)
 

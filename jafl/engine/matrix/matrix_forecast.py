@@ -59,7 +59,7 @@ def matrix_forecast(runs: Sequence[MatrixRun], available: int | None, on_trainin
     slots = jax.tree.leaves(carry.snapshots)[0].shape[1] // program.exchange.version_arrays
     model = count_bytes(runs[0].run.params)
     forecast = from_parts(parts, placement, available, slots, model, len(runs) * layout.sizes.width)
-    # Of these each device holds a part of every row, so that more devices hold less each.
+    # Each device holds a part of every row of these, so that more devices hold less each.
     divided = state_arrays + forecast.parts["snapshots"] + forecast.parts["client_memory"]
     if program.placement.sharded_client_examples:
         divided += count_bytes(program.data.x) // placement.number

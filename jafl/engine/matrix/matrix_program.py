@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jafl import engine
 from jafl.base.errors import require
 from jafl.base.jaxpr_dependence import dependences
 from jafl.engine.devices import Placement
+from jafl.engine.loop.program import Program
 from jafl.engine.matrix.linearity import LinearForm, NotLinear, find_linear_form
 from jafl.engine.matrix.nonlinear_trip import first_nonlinear_trip, not_linear_error
 from jafl.engine.matrix.records import Groups, Layout, MatrixProgram
@@ -30,7 +30,7 @@ class MatrixRun(NamedTuple):
 
     run: Run
     plan: ExecutionPlan
-    program: engine.Program
+    program: Program
     linear_form: LinearForm
 
     @property
@@ -63,7 +63,7 @@ class MatrixRun(NamedTuple):
         return str(self.program.server.rule.build().memory_precision)
 
 
-def find_matrix_form(run: Run, program: engine.Program) -> LinearForm | NotLinear:
+def find_matrix_form(run: Run, program: Program) -> LinearForm | NotLinear:
     """Finds out whether a run has a matrix form.
 
     Args:
@@ -171,7 +171,7 @@ def check_exchange_is_shared(runs: Sequence[MatrixRun]) -> None:
         require(same, f"the rule of run {number}", run.program.server.rule, allowed)
 
 
-def _first_trip(program: engine.Program, run: Run) -> tuple[Any, ...]:
+def _first_trip(program: Program, run: Run) -> tuple[Any, ...]:
     """What a trip reads that begins at the initial model, as shapes: ``_train`` takes it.
 
     Returns:
@@ -204,7 +204,7 @@ def _names_of_models(sent: Any, params: Params) -> tuple[str, ...] | None:
     return tuple(sent) if models else None
 
 
-def _work_depends_on_training(program: engine.Program, run: Run) -> bool:
+def _work_depends_on_training(program: Program, run: Run) -> bool:
     """Whether how many examples or local steps a trip uses depends on the model that it starts from, or on what its
     client has kept or the server has broadcast."""
 

@@ -49,7 +49,7 @@ class MemoryAccesses(NamedTuple):
         """[n] int64: of the operations ``begin`` to ``end - 1`` the last access of each client that stores."""
         first, last = self.first[[begin, end]]
         after = self.stored_after[first:last]
-        # Of several trips of one client only the last is written: a scatter to one row twice has no order.
+        # Only the last of a client's trips is written: a scatter to one row twice has no order.
         return first + np.flatnonzero((self.trip[first:last] >= 0) & ((after < 0) | (after >= last)))
 
     def coordinates(self, begin: int, end: int, first_trip: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -46,7 +46,7 @@ def first_nonlinear_trip(
 
     def vectors(key: jax.Array) -> tuple:
         """(update, previous) three times; the last ones are the sums of the others."""
-        # Of very different sizes: a rule that clips or normalises then treats the three in different ways.
+        # Their sizes differ much: a rule that clips or normalises then treats the three in different ways.
         first, second = jax.random.normal(key, (2, 2, 5)) * jnp.array([1.0, 1e3])[:, None, None]
         return first, second, first + second
 

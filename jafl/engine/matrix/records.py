@@ -18,10 +18,10 @@ from jafl.engine.matrix.segments import Sizes
 from jafl.records import ArrayTree, Params
 from jafl.specifications import Specification
 
-# Of JAX on the device, of NumPy before it is placed there.
+# An array of JAX on the device, of NumPy before it is placed there.
 Array = Any
-# Of ``Segments``, what all runs share: a condition, and the numbers of rounds of loops. With a number of its own for
-# each run, ``vmap`` would make a loop that chooses between old and new values of all rows in every round.
+# The fields of ``Segments`` that all runs share: a condition, and how many rounds loops make. If each run had its own
+# number, ``vmap`` would make a loop that chooses between old and new values of all rows in every round.
 SHARED = ("uses_memory", "largest_wave", "further_products")
 # If the clients' memory takes no more bytes than this, then rules that store nothing have it, too: so they share a
 # program with rules that do, and a comparison of rules compiles less.

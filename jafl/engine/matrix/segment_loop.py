@@ -148,7 +148,7 @@ def _compute_segment(program: MatrixProgram, with_memory: bool) -> Callable[[Mat
         run = SegmentInputs(data, client_work, program, carry.states.first if carry.states else ())
         recalled, in_kernel = None, kernel_leaves.in_kernel(program, carry, len(segment.client))
         if with_memory:
-            rest = kernel_leaves.of_carry(carry, in_kernel, False)
+            rest = kernel_leaves.select_carry(carry, in_kernel, False)
             recalled = _stored_values(rest, segment, 0, _num_state_arrays(segment) + _first(run, segment))
             # First this product, then the training: otherwise the rows would take room while the wave trains.
             snapshots, recalled = lax.optimization_barrier((carry.snapshots, recalled))
@@ -178,13 +178,16 @@ def _after(
     in_kernel: list[bool],
 ) -> MatrixCarry:
     """The carry after one segment: of some leaves by the kernel, of others by ``_combine``, as which it is called."""
-    after = kernel_leaves.of_carry(carry, in_kernel, False)
+    after = kernel_leaves.select_carry(carry, in_kernel, False)
     if not all(in_kernel):
-        after = _combine(run, after, kernel_leaves.of_wave(wave, in_kernel, False), recalled, segment)
+        after = _combine(run, after, kernel_leaves.select_wave(wave, in_kernel, False), recalled, segment)
     if any(in_kernel):
-        own = kernel_leaves.of_carry(carry, in_kernel, True), kernel_leaves.of_wave(wave, in_kernel, True)
+        own = (
+            kernel_leaves.select_carry(carry, in_kernel, True),
+            kernel_leaves.select_wave(wave, in_kernel, True),
+        )
         by_kernel = kernel_leaves.by_kernel(run.program, *own, segment, recalled is not None)
-        after = kernel_leaves.joined(carry, in_kernel, by_kernel, after)
+        after = kernel_leaves.join(carry, in_kernel, by_kernel, after)
     return after._replace(states=_write_states(run, carry, wave, segment))
 
 

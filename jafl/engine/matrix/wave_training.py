@@ -16,7 +16,7 @@ from jafl.engine.matrix.records import Array, MatrixCarry, MatrixProgram, Segmen
 from jafl.records import ArrayTree
 from jafl.specifications import Specification
 
-# So many rows are looked up one by one.
+# Up to so many rows are looked up one by one.
 FEW_LANES = 8
 
 
@@ -112,8 +112,8 @@ def _train_one_after_the_other(
         start, *arrays = version(slot)
         row = row_at(states, client, many=False)
         trip = _train_trip(run, rows.rounded(start), (tuple(arrays), numbers), client, key, steps, row)
-        # Alone, a run without trips in this segment makes no round. Beside others it makes as many as they do, and
-        # what it trains may be NaN, as in ``train_wave``.
+        # A single run makes no round in a segment without trips. One of several makes as many rounds as the others,
+        # and what it trains may be NaN, as in ``train_wave``.
         if run.program.runs > 1:
             trip = jax.tree.map(lambda new: jnp.where(segment.size > 0, new, jnp.zeros_like(new)), trip)
         return jax.tree.map(lambda lanes, new: lanes.at[lane].set(new), trained, trip)

@@ -6,12 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl import engine
 from jafl.base.buckets import bucket
 from jafl.base.errors import require, shown
 from jafl.base.random_keys import check_draws_by_keys
 from jafl.clients.records import ClientData, ClientWork
 from jafl.engine.devices import Placement
+from jafl.engine.loop import first_carry
+from jafl.engine.loop.program import Arrivals, Carry, Program, Server, Steps, Training, Trips
 from jafl.engine.loop.waves import Waves
 from jafl.engine.plan.compatibility import check_compression, check_exchange, check_fit
 from jafl.engine.plan.device_memory import count_bytes, device_memory
@@ -32,7 +33,7 @@ LARGE_SHARE_OF_MEMORY = 1 / 16
 
 def make_program(
     run: Run, plan: ExecutionPlan, placement: Placement, device_bytes: int | None = None
-) -> tuple[engine.Program, engine.Carry]:
+) -> tuple[Program, Carry]:
     """The program, on the host and without random keys, and the shapes of its carry.
 
     Args:
@@ -53,7 +54,7 @@ def make_program(
     check_exchange(work, built, run.params)
     check_compression(work, rule)
     keeps = run.keeps_client_state
-    check_look_ups(run.federation, client_work.build().model, run.params)
+    check_look_ups(run.federation, work.model, run.params)
     check_all_are_moved(rule, client_work, as_specification(server_optimizer), run.federation, run.params)
     # The rule must take a whole step only where no wave is due in the midst of one: the plan is changed so.
     whole = takes_whole_steps(plan, built, placement) and not keeps
@@ -63,7 +64,7 @@ def make_program(
         trips_folded_together=together, lanes=_lanes(plan, placement), whole_steps=whole
     )
     columns = {name: padded(column) for name, column in _columns(run.schedule, built).items()}
-    training = engine.Training(
+    training = Training(
         client_work=client_work,
         data=ClientData(
             run.federation.x,
@@ -71,20 +72,20 @@ def make_program(
             padded(run.federation.partition.indices.astype(np.int32)),
             run.federation.partition.offsets.astype(np.int32),
         ),
-        trips=_trips(run, plan, placement, client_work.build()),
+        trips=_trips(run, plan, placement, work),
         placement=placement,
         keeps_start=bool(built.needs_start),
     )
-    server = engine.Server(
+    server = Server(
         rule=rule,
         optimizer=server_optimizer,
         key=np.zeros(2, np.uint32),
-        steps=engine.Steps(padded(plan.first_trip), padded(plan.write_slot)),
-        arrivals=engine.Arrivals(padded(run.schedule.staleness), columns),
+        steps=Steps(padded(plan.first_trip), padded(plan.write_slot)),
+        arrivals=Arrivals(padded(run.schedule.staleness), columns),
         recall=_padded_recall(built.recalls(run.schedule)) if built.recalls else None,
     )
     sizes = np.diff(plan.first_trip)
-    program = engine.Program(
+    program = Program(
         training,
         server,
         waves=_waves(plan, placement) if plan.width > 1 else None,
@@ -98,7 +99,7 @@ def make_program(
     if _is_made_by_the_user(rule):
         state = carry.params, carry.snapshots, carry.rule_state, carry.memory
         keeps_key = "in the state that init makes, which each run folds with its own"
-        check_draws_by_keys("rule", engine.step_of_first_trip, program, *state, keeps_key=keeps_key)
+        check_draws_by_keys("rule", first_carry.step_of_first_trip, program, *state, keeps_key=keeps_key)
     # Examples in parts are fetched wave by wave: without waves each device needs all of them.
     if placement.number > 1 and plan.width > 1:
         program = program.with_training(
@@ -116,19 +117,19 @@ def _is_made_by_the_user(specification: Specification) -> bool:
 
 
 def allocation(run: Run, plan: ExecutionPlan) -> Any:
-    """``engine.allocate`` for a run and its plan: (program, params) -> the carry before the first step."""
+    """``first_carry.allocate`` for a run and its plan: (program, params) -> the carry before the first step."""
     slots = slots_for(run, plan)
-    return functools.partial(engine.allocate, slots=slots, num_clients=run.schedule.num_clients)
+    return functools.partial(first_carry.allocate, slots=slots, num_clients=run.schedule.num_clients)
 
 
-def _trips(run: Run, plan: ExecutionPlan, placement: Placement, work: ClientWork) -> engine.Trips:
+def _trips(run: Run, plan: ExecutionPlan, placement: Placement, work: ClientWork) -> Trips:
     """How each trip trains, its random key still zero."""
     schedule, examples = run.schedule, None
     local_steps = schedule.local_steps if work.reads_local_steps else None
-    if placement.rows.dear_operations and plan.form == "loop":
+    if placement.rows.launch_overhead and plan.form == "loop":
         offsets = run.federation.partition.offsets.astype(np.int32)
         examples = padded(offsets[schedule.client]), padded(offsets[schedule.client + 1])
-    return engine.Trips(
+    return Trips(
         client=padded(schedule.client),
         key=np.zeros((bucket(schedule.num_trips), 2), np.uint32),
         read_slot=padded(plan.read_slot),
@@ -139,7 +140,7 @@ def _trips(run: Run, plan: ExecutionPlan, placement: Placement, work: ClientWork
 
 
 def _with_large_arrays_divided(
-    program: engine.Program, carry: Any, plan: ExecutionPlan, device_bytes: int | None
+    program: Program, carry: Any, plan: ExecutionPlan, device_bytes: int | None
 ) -> Placement:
     """The placement of a program over several devices, with what is large in parts.
 

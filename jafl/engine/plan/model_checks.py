@@ -25,7 +25,7 @@ from jafl.records import Params
 
 def check_model_precision(model: Model, platform: str) -> None:
     """Raises SettingError where the devices of a platform lack the model's ``matmul_precision``."""
-    # Of devices that are here: a plan may be meant for others, of which only the platform is known.
+    # Only devices that are here can be asked: a plan may be meant for others, whose platform alone is known.
     here = jax.local_devices()[0]
     known = getattr(here, "compute_capability", None) if here.platform == platform else None
     check_precision(model.matmul_precision, platform, known)

@@ -10,7 +10,7 @@ import optax
 
 from jafl.base.errors import SettingError, is_number, refusal, require, shown
 from jafl.clients.argument_checks import optimizer_remedy
-from jafl.clients.optimizer_checks import check_server_optimizer, of_one_entry
+from jafl.clients.optimizer_checks import check_server_optimizer, shrink_to_one_entry
 from jafl.clients.records import MOST_STEPS_OF_A_TRIP, ClientWork
 from jafl.engine.plan.run import Run
 from jafl.models.tasks import in_jax
@@ -192,7 +192,7 @@ def _warn_of_climbing(setting: str, optimizer: Specification, params: Params) ->
 
     Of the steps from a gradient and from its opposite, so that noise, decay and what else is added drops out.
     """
-    small, built = of_one_entry(params), optimizer.build()
+    small, built = shrink_to_one_entry(params), optimizer.build()
     try:
         state = built.init(small)
         ones = jax.tree.map(jnp.ones_like, small)

@@ -127,24 +127,23 @@ def default_plan(
     divides = _divides_steps(schedule, rule, placement) and not client_state
     if form == "loop" and not placement.side_by_side and (number == 1 or divides):
         return trip_by_trip(schedule)
-    width = WIDTH_SIDE_BY_SIDE if placement.side_by_side else WIDTH_ONE_BY_ONE
-    memory = device_memory() if device_bytes is None else device_bytes
-    # By default twice as many rows as a wave has trips wait to be folded.
-    room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(count_bytes(params), 1)))
-    # No more trips can have their version at one moment than are under way, or belong to one step.
-    most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
-    width = max(1, min(width, most_in_flight, room))
     if form == "matrix":
         # Whatever the rule and the buffer size: the arms of a comparison then share one compiled program.
         width = matrix_width(params, placement, schedule.num_clients, client_state)
+    else:
+        width = WIDTH_SIDE_BY_SIDE if placement.side_by_side else WIDTH_ONE_BY_ONE
+        memory = device_memory() if device_bytes is None else device_bytes
+        # By default twice as many rows as a wave has trips wait to be folded.
+        room = int(memory * WAITING_SHARE_OF_MEMORY / (2 * max(count_bytes(params), 1)))
+        # No more trips can have their version at one moment than are under way, or belong to one step.
+        most_in_flight = max(schedule.concurrency, int(np.max(np.diff(schedule.step_offsets))))
+        width = max(1, min(width, most_in_flight, room))
     unequal = None if cost is None or np.all(cost == cost[:1]) else cost
 
     def waves(width: int) -> ExecutionPlan:
-        if form == "matrix":
-            return in_waves(schedule, number * width, form=form, client_state=client_state)
-        if not placement.side_by_side:
-            return in_waves(schedule, number * width, client_state=client_state)
-        return _quickest_waves(schedule, number, width, unequal, client_state)
+        if form == "loop" and placement.side_by_side:
+            return _quickest_waves(schedule, number, width, unequal, client_state)
+        return in_waves(schedule, number * width, form=form, client_state=client_state)
 
     plan = waves(width)
     while fits and width > 1 and not fits(plan):

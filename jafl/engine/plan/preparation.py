@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jafl import engine
 from jafl.base import processes
 from jafl.base.errors import require
 from jafl.base.random_keys import server_words
@@ -15,6 +14,7 @@ from jafl.clients.minibatch_gradients import trip_words
 from jafl.data import Federation
 from jafl.data.arrays import check_finite, is_memory_map
 from jafl.engine.devices import Placement, place_on, put, put_rows
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.matrix.linearity import LinearForm
 from jafl.engine.plan.compatibility import check_reports, check_types
 from jafl.engine.plan.device_memory import Forecast
@@ -42,14 +42,14 @@ class Preparation:
       plan: the order and memory in which its schedule is computed.
       program: what the engine reads: on the host, without random keys.
       forecast: the memory that it will take on each device.
-      form: what is known of a linear rule and server optimizer, for a plan in the matrix form; else None.
+      linear_form: of rule and server optimizer, for a plan in the matrix form; else None.
     """
 
     run: Run
     plan: ExecutionPlan
-    program: engine.Program
+    program: Program
     forecast: Forecast
-    form: LinearForm | None = None
+    linear_form: LinearForm | None = None
 
     def with_run(self, **changes: Any) -> "Preparation":
         """The same with other ``params`` (of the same shapes), ``key``, ``evaluate_at`` or ``evaluators``."""
@@ -66,7 +66,7 @@ class Preparation:
         program = self.program.with_server(rule=as_specification(rule))
         return dataclasses.replace(self, run=self.run._replace(rule=rule), program=program)
 
-    def program_with_keys(self) -> engine.Program:
+    def program_with_keys(self) -> Program:
         """The program with the random key of every trip, on the host.
 
         Raises:
@@ -91,7 +91,7 @@ class Preparation:
         placement = self.program.placement
         return prepare(self.run, plan=plan, devices=placement.number, together=placement.side_by_side)
 
-    def place(self, program: engine.Program | None = None) -> tuple[engine.Program, engine.Carry]:
+    def place(self, program: Program | None = None) -> tuple[Program, Carry]:
         """The program and the carry before the first step, on the device or devices.
 
         program: ``program_with_keys()``, if it has been made.
@@ -152,7 +152,7 @@ def prepare(
     # A rule may have numbers that follow from the whole schedule, as a private rule's noise: they come first.
     run = run.for_its_schedule()
     check_states_of_optimizers(run)
-    # Of a placement that was passed, nobody asks the devices: they may be those of a chip that is not here.
+    # The devices of a placement that was passed may be those of a chip that is not here: they are not asked.
     device_bytes = None if placement is None else available
     if placement is None:
         placement = default_placement(run.schedule, run.rule, devices, together, run.keeps_client_state)
@@ -244,14 +244,14 @@ def place_program(program: Any) -> Any:
 def with_examples(program: Any, x: Any) -> Any:
     """A program of either form with other examples ``x`` [E, ...]."""
     data = program.data._replace(x=x)
-    if isinstance(program, engine.Program):
+    if isinstance(program, Program):
         return program.with_training(data=data)
     return dataclasses.replace(program, data=data)
 
 
-def carry_shardings(placement: Placement, carry: engine.Carry) -> engine.Carry:
+def carry_shardings(placement: Placement, carry: Carry) -> Carry:
     """The sharding of each array of a carry: all of it on every device, but for large client memory."""
-    shardings: engine.Carry = jax.tree.map(lambda _: placement.everywhere(), carry)
+    shardings: Carry = jax.tree.map(lambda _: placement.everywhere(), carry)
     if not carry.memory or not shardings.memory:
         return shardings
     # Scales and the held row are small beside the rows: they stay whole everywhere.

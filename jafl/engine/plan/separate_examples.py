@@ -22,7 +22,7 @@ from jafl.records import Params
 # Rows of a minibatch that is tried, and how many examples it takes to change all of them but one.
 ROWS = 4
 EXAMPLES = 2 * ROWS - 1
-# Of its size: by so much may a number of an example change where the others do. One program with arrays of one shape
+# How much a number of an example may change where the others do, in parts of it. One program with arrays of one shape
 # rounds each row in one way, so that only what stops when all rows have converged, such as a solver, changes at all.
 TOLERANCE = 1e-4
 # How far parameters are moved before they are tried, or a last layer of zeros would hide what lies before it.

@@ -362,7 +362,7 @@ def _check_waves(trips: int, plan: ExecutionPlan) -> None:
 def _check_slots(schedule: EventSchedule, plan: ExecutionPlan, trained_before: np.ndarray) -> None:
     """Refuses a plan in which a trip finds another version in the slot that it reads than the one that it needs."""
     steps = schedule.num_steps
-    # Of all that is written to a slot, a trip trained in step t finds what the last step before t has left there.
+    # A trip trained in step t finds in a slot what the last step before t has written there.
     # Version 0 is in slot 0 at the start; step t writes version t + 1 to ``write_slot[t]``.
     slot = np.concatenate([[0], plan.write_slot]).astype(np.int64)
     written = slot * (steps + 1) + np.arange(steps + 1)  # version v is there from step v on

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jafl import engine
 from jafl.base.errors import SettingError, choose, refusal
 from jafl.engine.devices import Placement
 from jafl.engine.evaluation import evaluation_memory
+from jafl.engine.loop.program import Carry, Program
 from jafl.engine.matrix.linearity import LinearForm, NotLinear
 from jafl.engine.matrix.matrix_forecast import matrix_forecast
 from jafl.engine.matrix.matrix_program import MatrixRun, find_matrix_form
@@ -30,8 +30,8 @@ class TriedPlan(NamedTuple):
     """What one plan of a run comes to: its program on the host, the shapes of its carry, and its memory."""
 
     plan: ExecutionPlan
-    program: engine.Program
-    carry: engine.Carry
+    program: Program
+    carry: Carry
     forecast: Forecast
 
 
@@ -100,7 +100,7 @@ class TriedPlans:
             return work.minibatches(examples[client], run.schedule.local_steps)
         return work.minibatches(examples)[client]
 
-    def linear_form(self, program: engine.Program | None = None) -> LinearForm:
+    def linear_form(self, program: Program | None = None) -> LinearForm:
         """What the matrix form needs to know.
 
         Raises:
@@ -116,13 +116,7 @@ class TriedPlans:
         if isinstance(self._linearity, NotLinear):
             reason = f"{self._linearity.reason[0].upper()}{self._linearity.reason[1:]}."
             error = refusal("form", "matrix", "loop for this run", reason)
-            raise NoMatrixForm(
-                str(error),
-                setting=error.setting,
-                value=error.value,
-                allowed=error.allowed,
-                remedy=error.remedy,
-            )
+            raise NoMatrixForm(str(error), **vars(error))
         return self._linearity
 
     def _form(self, form: str | None) -> str:
@@ -152,8 +146,8 @@ class TriedPlans:
 def _forecast(
     run: Run,
     plan: ExecutionPlan,
-    program: engine.Program,
-    carry: engine.Carry,
+    program: Program,
+    carry: Carry,
     available: int | None,
     on_training: bool,
 ) -> Forecast:

@@ -59,7 +59,7 @@ def without_gradient(model: Model, federation: Federation, params: Params) -> li
         jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
         for array in (federation.x, federation.y)
     )
-    # Of the traced function, for all numbers: a gradient that happens to be 0 somewhere is still one.
+    # The traced function answers for all numbers: a gradient that happens to be 0 somewhere is still one.
     gradient = jax.grad(lambda params, x, y: jnp.sum(model.losses(params, x, y)))
     return [not read for read in jax.tree.leaves(dependences(gradient, params, x, y), is_leaf=_is_set)]
 

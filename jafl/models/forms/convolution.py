@@ -37,7 +37,7 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 SCOPE = "quick_convolution"
 
 _PLAIN = ("NHWC", "HWIO", "NHWC")
-# Of how many bfloat16 numbers a TPU makes each number, by precision; n of them take n (n + 1) / 2 convolutions.
+# How many bfloat16 numbers stand for each number on a TPU, by precision; n of them take n (n + 1) / 2 convolutions.
 _BFLOAT16_PARTS = {"float32": 3, "highest": 3, "tensorfloat32": 2, "high": 2}
 
 

@@ -197,7 +197,7 @@ def _sum_of_slices(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.A
 
 
 def _transposed(x: jax.Array, kernel: jax.Array, geometry: Geometry) -> jax.Array:
-    """Of an input that is spread: the input's gradient of a convolution whose strides are these distances."""
+    """A convolution of a spread input: the input's gradient of a convolution whose strides are these distances."""
     kernel = _with_holes(kernel, geometry.holes)
     pads, sizes, around = [], [], []
     axes = zip(x.shape[1:3], kernel.shape[:2], geometry.spread, geometry.pads, strict=True)

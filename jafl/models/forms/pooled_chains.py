@@ -65,7 +65,7 @@ def plain_operation(equation: Any, name: str) -> Any:
     if not own or not str(equation.source_info.name_stack).rstrip(")").endswith(_SCOPES[name]):
         return None
     inner = next(_inside(equation, name), None)
-    # Of several examples under vmap, the one inside may have other shapes.
+    # Under vmap, over several examples, the one inside may have other shapes.
     return None if inner is None or _shapes(inner) != _shapes(equation) else inner
 
 
@@ -127,7 +127,7 @@ def _links(pool: Any, makers: Mapping[Any, Any], used: Mapping[Any, int]) -> lis
         links.insert(0, equation)
         if plain_operation(equation, CONVOLUTION):
             return links
-        # Of an addition, the operand that is as large as the result; a bias may be, too, and is no convolution's.
+        # The operand of an addition that is as large as the result; a bias may be, too, and is no convolution's.
         large = [
             v for v in equation.invars if _size(v) == _size(equation.outvars[0]) and not hasattr(v, "val")
         ]

@@ -18,9 +18,9 @@ from jax import lax
 from jafl.base.platform_forms import on_tpu
 from jafl.models.forms.convolution import Pairs, convolve, precision_here
 
-# Of the pool, whose windows lie side by side: windows of three were estimated to take longer in one operation.
+# The window of a pool whose windows lie side by side: one of three was estimated to take longer in one operation.
 WINDOW = 2
-# Of a convolution: one with 128, which fill a TPU's lanes by themselves, was estimated to take longer.
+# The most channels of a convolution: with 128, which fill a TPU's lanes, it was estimated to take longer.
 MOST_FEATURES = 64
 
 

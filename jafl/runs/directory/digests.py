@@ -44,7 +44,7 @@ def what_changed(
 ) -> str | None:
     """What is wrong with a file of a run, a sentence without its end; None if all are as the run left them.
 
-    A file that is not there is not compared, nor are those of a run of an earlier version, which has no digests.
+    A file that is not there is not compared.
     content: of ``written_in``, the file that holds the digests. names: of the files that are compared; None: all.
     """
     written = content.get(KEY, {})

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jafl.diagnostics.summary import of_staleness
+from jafl.diagnostics.summary import summarize_staleness
 from jafl.records import History
 from jafl.runs.directory.tables import cost_of_target, with_accuracy
 
@@ -30,7 +30,7 @@ def summarize(history: History, *, target_accuracy: float, status: str = "finish
         "time": float(schedule.step_time[history.server_steps - 1]) if history.server_steps else 0.0,
         "trips_thrown_away": started - applied,
         "void_steps": int(np.sum(schedule.void_steps < history.server_steps)),
-        "staleness": of_staleness(schedule.staleness[:applied]),
+        "staleness": summarize_staleness(schedule.staleness[:applied]),
         "participation": {"client_trips": counts.tolist(), "influence": history.influence.tolist()},
         "training_stability": _stability(scored),
         "snapshot_slots": history.num_slots,

@@ -315,7 +315,7 @@ def refuse_differences(
         for each in (before, now)
     ]
     lines = differences(*compared)
-    if not lines and inputs_before is not None and inputs_now is not None:  # earlier versions wrote none
+    if not lines and inputs_before is not None and inputs_now is not None:  # a comparison's file has none
         refuse_changed_inputs(path, changed_inputs(before, inputs_before, inputs_now))
     if lines:
         raise SettingError(

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from experiments.tools.benchmarks.compiled_estimates import hlo
+from experiments.tools.benchmarks.compiled_estimates import hlo, hlo_costs
 from experiments.tools.benchmarks.compiled_estimates.hlo import Instruction, Loop, Module
 from jafl.ahead_of_time.programs import Compiled, compiled, lower
 from jafl.ahead_of_time.topologies import Topology
@@ -45,7 +45,7 @@ class Estimate:
     @functools.cached_property
     def main(self) -> Loop:
         """The loop in which the program spends its time; the whole program where it has none."""
-        return hlo.main_loop(self.program, self.known_rounds)
+        return hlo_costs.main_loop(self.program, self.known_rounds)
 
     @property
     def cycles(self) -> float | None:
@@ -76,7 +76,7 @@ class Estimate:
     @property
     def unpriced(self) -> dict[str, float]:
         """{operation and shape: bytes} of main memory that one round moves without an estimate, the most first."""
-        return self._listed(lambda one: hlo.unpriced_bytes(self.module, one), self._kind)
+        return self._listed(lambda one: hlo_costs.unpriced_bytes(self.module, one), self._kind)
 
     @property
     def unpriced_cycles(self) -> float:
@@ -88,7 +88,7 @@ class Estimate:
         """What each chip receives in one round over the bandwidth between chips, as cycles; without any latency."""
         chip, bandwidth = self.topology.chip, self.topology.exchange_bandwidth
         number = len(self.topology.devices)
-        size = lambda one: hlo.received_bytes(one, number) if one.collective else 0  # noqa: E731
+        size = lambda one: hlo_costs.received_bytes(one, number) if one.collective else 0  # noqa: E731
         received = sum(self._listed(size, lambda one: one.collective).values())
         return received / bandwidth * chip.clock if received else 0.0
 
@@ -105,7 +105,7 @@ class Estimate:
     @property
     def collectives(self) -> dict[str, float]:
         """{kind: bytes made on each chip in one round}."""
-        size = lambda one: hlo.collective_bytes(one) if one.collective else 0  # noqa: E731
+        size = lambda one: hlo_costs.collective_bytes(one) if one.collective else 0  # noqa: E731
         return self._listed(size, lambda one: one.collective)
 
     @property
@@ -121,14 +121,14 @@ class Estimate:
         chip, lines = self.topology.chip, list[str]()
 
         def cost(one: Instruction) -> float:
-            moved = hlo.unpriced_bytes(self.module, one) / chip.bandwidth * chip.clock
+            moved = hlo_costs.unpriced_bytes(self.module, one) / chip.bandwidth * chip.clock
             return float(one.cycles if one.cycles is not None else moved)
 
         def show(loop: Loop, times: float | None, depth: int) -> None:
             indent, kind = "  " * depth, f"branch {loop.branch}" if loop.branch else "loop"
             rounds = "?" if times is None else f"{times:.3g}"
             lines.append(
-                f"{indent}{kind} {loop}: {rounds} x {hlo.cycles(loop, self.known_rounds):,.0f} cycles"
+                f"{indent}{kind} {loop}: {rounds} x {hlo_costs.cycles(loop, self.known_rounds):,.0f} cycles"
             )
             for one in sorted(loop.instructions, key=cost, reverse=True)[:most]:
                 if cost(one) >= least:
@@ -137,7 +137,7 @@ class Estimate:
                     lines.append(
                         f"{indent}    {cost(one):,.0f}{priced} {one.operation} {shape} {one.op_name[-50:]}"
                     )
-            for inner, rounds_of_inner in hlo.count_runs(loop, self.known_rounds):
+            for inner, rounds_of_inner in hlo_costs.count_runs(loop, self.known_rounds):
                 show(inner, rounds_of_inner, depth + 1)
 
         show(self.main, 1, 0)
@@ -145,13 +145,13 @@ class Estimate:
 
     def made_anew(self, least: int = LARGE) -> list[Instruction]:
         """The instructions in loops that only copy, convert or turn an array of at least ``least`` bytes."""
-        return hlo.made_anew(self.program, self.module, least)
+        return hlo_costs.made_anew(self.program, self.module, least)
 
     @property
     def unknown_rounds(self) -> list[str]:
         """The loops in the main loop whose rounds are data and stand in no table; each is counted once."""
         around = list(self.main.inside())
-        known = [pair for loop in around for pair in hlo.count_runs(loop, self.known_rounds)]
+        known = [pair for loop in around for pair in hlo_costs.count_runs(loop, self.known_rounds)]
         return sorted({str(loop) for loop, times in known if times is None})
 
     def known_rounds(self, loop: Loop) -> float | None:
@@ -171,7 +171,7 @@ class Estimate:
         return next((share for share in known_shares if share is not None), None)
 
     def _cycles(self, loop: Loop) -> float | None:
-        return hlo.cycles(loop, self.known_rounds) if self.topology.platform == "tpu" else None
+        return hlo_costs.cycles(loop, self.known_rounds) if self.topology.platform == "tpu" else None
 
     def _kind(self, one: Instruction) -> str:
         root = sorted(self.module.root_operations(one) & {"scatter", "gather", "dynamic-update-slice"})
@@ -187,11 +187,11 @@ class Estimate:
 
         def walk(loop: Loop, times: float) -> None:
             sizes.extend((name(one), times * size(one)) for one in loop.instructions if size(one))
-            for inner, rounds in hlo.count_runs(loop, self.known_rounds):
+            for inner, rounds in hlo_costs.count_runs(loop, self.known_rounds):
                 walk(inner, times * (1 if rounds is None else rounds))
 
         walk(self.main, 1)
-        return hlo.by_name(sizes)
+        return hlo_costs.by_name(sizes)
 
 
 class LoweredRun(NamedTuple):

@@ -10,7 +10,7 @@ import re
 import tempfile
 from typing import NamedTuple
 
-from experiments.tools.benchmarks.compiled_estimates import hlo
+from experiments.tools.benchmarks.compiled_estimates import hlo_costs
 from experiments.tools.benchmarks.compiled_estimates.estimate import Estimate, LoweredRun
 from experiments.tools.benchmarks.compiled_estimates.hlo import Loop
 from jafl.ahead_of_time import programs
@@ -105,7 +105,7 @@ def in_round(thunks: Thunks, loop: Loop, estimate: Estimate) -> Launches:
     """
     total = thunks.launches
     for parts, own in zip(thunks.loops, _by_instruction(loop), strict=True):
-        runs = dict(zip(map(id, loop.loops), hlo.count_runs(loop, estimate.known_rounds), strict=True))
+        runs = dict(zip(map(id, loop.loops), hlo_costs.count_runs(loop, estimate.known_rounds), strict=True))
         times = [1 if (known := runs[id(one)][1]) is None else known for one in own]
         if own[0].branch:
             total = total._replace(waits=total.waits + 1)

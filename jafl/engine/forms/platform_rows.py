@@ -1,4 +1,4 @@
-"""Rows on a GPU or a TPU: what comes first is said by barriers. The base of the forms of other platforms, too."""
+"""Rows on a platform, as GPUs and TPUs have them: barriers say what comes first. ``CpuRows`` is the other kind."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,16 +15,17 @@ ONE_LAYER = 2  # arrays: a kernel and a bias
 
 
 @dataclasses.dataclass(frozen=True)
-class AcceleratorRows:
-    """Rows on a GPU or a TPU.
+class PlatformRows:
+    """Rows on a GPU or a TPU; ``CpuRows`` replaces what a CPU does in another way.
 
-    Every operation is dear there, however small: a TPU v5e takes 1,820 cycles for the cheapest one (a compiler's
+    Every operation costs much there, however small: a TPU v5e takes 1,820 cycles for the cheapest one (a compiler's
     estimate, as are all figures in cycles of this class), an H200 1 to 1.6 microseconds (measured, with an MLP of
     784-200-10 and 1,000 clients in flight, as are all figures of an H200).
 
     Attributes:
       tiled: whether rows of matrices lie in whole tiles of a TPU's memory (``tiled_rows``).
-      dear_operations: whether what can be counted is not read, and what is in a column is not written once more.
+      launch_overhead: whether the start of an operation costs more than what a small one computes. Then what can be
+        counted is not read, and what is in a column is not written once more.
       linear_in_matrices: whether plans have the matrix form where rule and server optimizer are linear.
       takes_whole_steps: whether a rule that can takes all waiting trips of a step at once (``Rule.whole_step``).
         Without it WKAFL's waves of 64 cost 46.1 kilocycles a trip in place of 30.5 (MLP 784-200-10, 100 clients in
@@ -38,7 +39,7 @@ class AcceleratorRows:
     """
 
     tiled: bool = False
-    dear_operations: bool = True
+    launch_overhead: bool = True
     linear_in_matrices: bool = True
     takes_whole_steps: bool = True
     first_versions: int = 8
@@ -102,7 +103,7 @@ class AcceleratorRows:
         """
         written = params
         if len(jax.tree.leaves(params)) > ONE_LAYER:
-            # Of the slot, too: each leaf's write then waits for all leaves, and so for the whole backward pass.
+            # With the slot: each leaf's write then waits for all leaves, and so for the whole backward pass.
             slot, written = lax.optimization_barrier((slot, params))
         return with_row(snapshots, slot, written), params, others
 
