@@ -24,6 +24,7 @@
 ``judge/``, what results say of claims:
 
     verdicts      better, worse, equivalent or undecided
+    reasons       what may turn a verdict, of what is judged already
     replication   an experiment once more, with seeds and splits that share nothing
     profiles      what each arm needs in each world of a paper
 

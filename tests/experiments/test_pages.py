@@ -6,12 +6,11 @@ import json
 import pytest
 from test_protocol import ANALYSIS, EXPERIMENT
 
-from experiments.harness import Claim
+from experiments.harness import Claim, ClaimElsewhere
 from experiments.harness.declare import discovery
 from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
-from experiments.harness.judge import replication
+from experiments.harness.judge import reasons, replication
 from experiments.harness.report import families, kept_results, overview, pages, report
-from experiments.harness.run import explanations
 
 CLAIMS = [
     Claim(sentence="a above b", better="a", worse="b", published="3 : 2"),
@@ -61,9 +60,9 @@ def content(rows, experiment="nothing", number=0, standing=UNDER):
 
 
 def explanation(why, verdict, difference, claim="a above b", condition=""):
-    """A row of ``explanations.explained``."""
+    """A row of the table "why it differs"."""
     shown = row(claim, verdict, difference=difference, condition=condition)
-    return {"why": why, **{name: shown[name] for name in explanations.SHOWN}}
+    return {"why": why, **{name: shown[name] for name in reasons.SHOWN}}
 
 
 @pytest.fixture(autouse=True)
@@ -267,6 +266,63 @@ def test_a_contrary_verdict_that_something_turns_depends_on_it():
     )
 
 
+def test_what_explains_a_verdict_goes_with_the_verdict_that_counts():
+    """By itself it is worse; among the family's claims, or in a replication, it is undecided."""
+    why = [explanation("the rates", "better", 0.02)]
+    weak = row("a above b", "worse", difference=-0.02, superiority=0.04, depends_on=["the rates"])
+    results = {**content([weak]), "why_it_differs": why}
+    other = content([row("a above b", "undecided")], experiment="other")
+    text = pages.page(results, [results, other])
+    assert "**Verdict: undecided**, expected: better." in text
+    assert "and by itself is worse, though it counts as undecided. It was judged again" in text
+    assert "So by itself it depends on the rates: then it is better." in text
+    nothing = {**results, "verdicts": [{**weak, "depends_on": []}]}
+    text = pages.page(nothing, [nothing, other])
+    assert "None of these makes it better.\n" in text and "so that the verdict stands" not in text
+    repeated = {**weak, "superiority": 0.001, "repetitions": [{"verdict": "undecided", "difference": 0.0}]}
+    text = pages.page({**results, "verdicts": [repeated]})
+    assert "by itself is worse, though it counts as undecided: not repeated." in text
+
+
+def test_what_a_file_names_is_looked_up_in_the_results_of_now(known, monkeypatch):
+    under = "partition.alpha=0.1"
+    primary = row("a above b", "worse", difference=-0.02, condition=under)
+    others = [row("a above c", "better", condition=under), row("a above c", "worse", condition="x=1")]
+    others.append(row("b above c", "better", condition="x=1"))
+    why = {"the trips": "a above c", "the joint": "b above c"}
+    why["the reading"] = ClaimElsewhere("other", "c as d")
+    scale = dataclasses.replace(
+        known.scales["desk"], analysis=dataclasses.replace(known.scales["desk"].analysis, why=why)
+    )
+    experiment = dataclasses.replace(known, scales={"desk": scale})
+    monkeypatch.setattr(discovery, "load", lambda name: dataclasses.replace(experiment, name=name))
+    trained, old = explanation("the rates", "worse", -0.01), explanation("the reading: other", "better", 1.0)
+    results = {**content([primary, *others]), "why_it_differs": [trained, old]}
+    elsewhere = content([{**row("c as d", "undecided"), "primary": False}], experiment="other")
+    (found, same) = reasons.with_named([results, elsewhere])
+    table = [(each["why"], each["verdict"]) for each in found["why_it_differs"]]
+    named = [("the trips", "better"), ("the joint", "better"), ("the reading: other", "undecided")]
+    assert table == [("the rates", "worse"), *named], "of one claim not under other conditions, nothing old"
+    assert found["verdicts"][0]["depends_on"] == ["the trips", "the joint"] and same == elsewhere
+    assert primary == results["verdicts"][0], "nothing is changed in place"
+    # What needs no explanation has none: as expected, undecided, of another version, of a replication.
+    for changed in (
+        {"verdicts": [{**primary, "verdict": "better"}, *others]},
+        {"verdicts": [{**primary, "verdict": "undecided"}, *others]},
+        {"standing": EXPLORATORY},
+        {"replication": 1},
+    ):
+        assert reasons.with_named([{**results, **changed}]) == [{**results, **changed}]
+
+
+def test_shares_that_are_not_there_are_those_at_the_horizon(known):
+    """They may arrive later: the measured table says how many never do."""
+    late = row("a above b", "better", censored=[0.0, 0.35])
+    assert report.claims([late], known)[1][1] == "better (0 % and 35 % not there at the horizon)"
+    assert report.HORIZON in pages.page(content([late]))
+    assert report.HORIZON not in pages.page(content([row("a above b", "better")]))
+
+
 def test_differences_further_apart_than_their_errors_explain():
     near, far = {"difference": 0.02}, {"difference": 0.2}
     first = content([row("a above b", "better", **near), row("a above c", "better", correction=0.25, **near)])
@@ -361,6 +417,16 @@ def test_a_page_begins_with_the_picture_the_claim_and_the_verdict():
     assert "pictures/" not in bare and "Why it differs" not in bare and "Verdict: undecided" in bare
 
 
+def test_profiles_are_of_results_under_the_protocol():
+    worlds = [{"condition": f"{n}", "costs": {"a": 1.0, "b": 2.0}} for n in range(3)]
+    under, other = (
+        {**content([row("a above b", "better")], name, standing=standing), "worlds": worlds}
+        for name, standing in (("x", UNDER), ("y", EXPLORATORY))
+    )
+    assert "Accuracy: 3 worlds, of the 3 that a has" in pages.summary([under, other])
+    assert "Accuracy" not in pages.summary([other])
+
+
 def test_near_certain_claims_are_counted_apart():
     # Standard errors of .02 sqrt(1/5) = .00894: 8.05, 7.94 and 1.1 of them; with the correction 1.1 becomes less.
     def both(*verdicts):
@@ -375,13 +441,15 @@ def test_near_certain_claims_are_counted_apart():
     )
     for each in then["verdicts"]:
         each["evidence"] += " again"
-    _, sure, rest, together = overview.agreement([first, then])
-    assert sure[1:] == ["1", "1", "1", "100.0 %"]
-    assert rest[1:] == ["2", "1", "0", "0.0 %"] and together[1:] == ["3", "2", "1", "50.0 %"]
-    first["verdicts"][0]["correction"] = 0.01
-    assert overview.agreement([first, then])[1][1:] == ["0", "0", "0", "-"]
-    for spread, count in ((0.0, "1"), (None, "0")):  # seeds that do not differ, runs that all diverged
-        first["verdicts"][0]["spread"] = spread
+    _, sure, rest, searched, together = overview.agreement([first, then])
+    assert sure[1:] == ["1", "1", "1", "1", "100.0 %"] and searched[1:] == ["0", "0", "0", "0", "-"]
+    assert rest[1:] == ["2", "2", "1", "0", "0.0 %"] and together[1:] == ["3", "3", "2", "1", "50.0 %"]
+    # What a search adds to the error counts, and what it adds to a verdict is told apart.
+    first["verdicts"][0] |= {"error": 0.01, "searches": 4}
+    lines = overview.agreement([first, then])
+    assert lines[1][1:] == ["0", "0", "0", "0", "-"] and lines[3][1:] == ["1", "1", "1", "1", "100.0 %"]
+    for error, count in ((0.0, "1"), (None, "0")):  # seeds that do not differ, runs that all diverged
+        first["verdicts"][0]["error"] = error
         assert overview.agreement([first, then])[1][1] == count
 
 

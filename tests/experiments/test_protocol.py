@@ -29,7 +29,7 @@ from experiments.harness import (
     times,
 )
 from experiments.harness.declare import checks, discovery, protocol, search, search_results
-from experiments.harness.judge import replication, verdicts
+from experiments.harness.judge import reasons, replication, verdicts
 from experiments.harness.report import control_page, families, kept_results, pages, report
 from experiments.harness.results import Runs
 from experiments.harness.run import control, expected_control, explanations, job, running
@@ -223,6 +223,10 @@ REFUSED = {
         with_search(searches=3, seeds=(10, 11, 12)),
         "the search's searches is 3, but must be .*4",
     ),
+    "one search, with which no number of seeds is enough": (
+        with_search(searches=1, seeds=(10,)),
+        "the search's searches is 1, but must be .*4",
+    ),
     "searches with more seeds than others": (
         with_scale(search=dataclasses.replace(SIZE.search, seeds=tuple(range(10, 16)))),
         "the number of the search's seeds is 6, but must be a multiple of the number of searches, 5",
@@ -353,6 +357,11 @@ def test_winners_that_were_kept_are_those_of_later_commands(tmp_path):
     assert worth(before).kind == "exploratory"
     # What was found later is no statement: results from before and after belong together.
     assert protocol.declared(kept, "desk")["digest"] == protocol.declared(before, "desk")["digest"]
+    why = {"x": "another claim"}
+    named = dataclasses.replace(scale, analysis=dataclasses.replace(scale.analysis, why=why))
+    named = dataclasses.replace(EXPERIMENT, scales={"desk": named})
+    assert protocol.declared(named, "desk")["digest"] == protocol.declared(kept, "desk")["digest"]
+    assert protocol.declared(named, "desk")["why"] == why
 
 
 def test_a_change_of_the_analysis_is_not_forgotten():
@@ -744,7 +753,7 @@ def test_a_verdict_may_be_explained_by_another_experiment(monkeypatch):
     )
     for named in analysis.why.values():
         found = [row for row in explanations._verdicts_of(named.experiment) if row["claim"] == named.sentence]
-        assert len(found) == 1 and set(explanations.SHOWN) <= set(found[0])
+        assert len(found) == 1 and set(reasons.SHOWN) <= set(found[0])
     assert explanations._verdicts_of("ace_figa3") != [] == explanations._verdicts_of("nothing")
     wrong = dataclasses.replace(analysis, why={"x": harness.ClaimElsewhere("ace_fig2", "no claim")})
     read = discovery._read
@@ -1076,6 +1085,21 @@ def test_results_in_the_repository_are_judged_as_the_files_state_now(name):
     assert content["standing"] == protocol.UNDER, content["why"]
     assert content["declared"]["digest"] == protocol.declared(experiment, content["scale"])["digest"]
     assert content["seeds"] == sorted(experiment.scales[content["scale"]].seeds)
+
+
+def test_verdicts_in_the_repository_that_are_not_the_papers_are_explained():
+    """A primary claim that counts as contrary, or as equivalent where it should not, has its table."""
+    explained = []
+    for family in families.families(kept_results.contents()).values():
+        counting = families.corrected_verdicts(family)
+        for content in family:
+            verdict = counting.get(content["experiment"], verdicts.UNDECIDED)
+            (row,) = (row for row in content["verdicts"] if row["primary"])
+            if verdict not in (row["expected"], *verdicts.OPEN, verdicts.IDENTITY):
+                explained.append(content["experiment"])
+                assert content["why_it_differs"], f"Analysis.why of {content['experiment']} is needed"
+                assert (verdict == verdicts.DEPENDS) == bool(row["depends_on"])
+    assert {"ace_bounds", "ace_fig2", "wkafl_theorem5_1"} <= {*explained}
 
 
 def test_results_in_the_repository_of_an_earlier_version_are_exploratory():

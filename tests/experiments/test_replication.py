@@ -88,6 +88,17 @@ def test_agreement_counts_claims_that_both_sets_decide():
     ]
 
 
+def test_it_is_said_which_searches_were_repeated():
+    sets = [content(["better"], number, experiment=name) for name in ("a", "b", "c") for number in (0, 1)]
+    for each in sets[:3]:  # a in both sets, b in the first alone; nothing is searched for in c
+        each["verdicts"][0]["searches"] = 5
+    said = (
+        "Of the 2 experiments whose arms are searched for, 1 were repeated so far: a. Verdicts of the others"
+    )
+    assert any(said in sentence for sentence in replication.agreement(sets).sentences)
+    assert not any("searched for" in sentence for sentence in replication.agreement(sets[4:]).sentences)
+
+
 def test_agreement_is_of_results_under_the_protocol_alone():
     first, then = content(["better"]), content(["better"], 1)
     assert replication.agreement([first]) == replication.Agreement()

@@ -44,10 +44,10 @@ def check(experiment: PaperExperiment) -> None:
             _check_primary(where, scale, claims_at(experiment, name))
             _check_margins(where, scale.analysis, claims_at(experiment, name))
             _check_why(where, scale.analysis, claims_at(experiment, name))
-            _check_power(where, scale, claims_at(experiment, name))
             if experiment.measure is None:
                 _check_data(where, scale)
                 _check_tuning(where, scale, claims_at(experiment, name))
+            _check_power(where, scale, claims_at(experiment, name))
 
 
 def _check_declared(where: str, analysis: Analysis, scale: Scale) -> None:

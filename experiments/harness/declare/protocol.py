@@ -38,7 +38,11 @@ def is_primary(analysis: Analysis, claim: Claim, condition: Mapping[str, Any]) -
 
 
 def declared(experiment: PaperExperiment, scale_name: str) -> dict[str, Any]:
-    """What was stated beforehand, as the results record it."""
+    """What was stated beforehand, as the results record it.
+
+    Its digest is without what may explain a verdict (``Analysis.why``): it can only take one away, and may be named
+    later.
+    """
     analysis = experiment.scales[scale_name].analysis
     if analysis is None:
         return {}
@@ -47,7 +51,8 @@ def declared(experiment: PaperExperiment, scale_name: str) -> dict[str, Any]:
         [claim.sentence, claim.expected, claim.margin or analysis.margin, claim.identity]
         for claim in claims_at(experiment, scale_name)
     ]
-    return {**content, "digest": _digest([content, claims]), "compared": _compared(experiment, scale_name)}
+    digest = _digest([{**content, "why": {}}, claims])
+    return {**content, "digest": digest, "compared": _compared(experiment, scale_name)}
 
 
 def _digest(content: Any) -> str:

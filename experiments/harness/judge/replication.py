@@ -186,6 +186,7 @@ def agreement(contents: Sequence[Mapping[str, Any]]) -> Agreement:
         f"set alone: a claim whose true difference is near the margin, or for which there are too few seeds. At a "
         f"level of {ALPHA:g} each, some of both kinds are to be expected. Where seeds divide the same examples, both "
         "sets do, so that their agreement says nothing of other data.",
+        *_searched_twice(contents),
         *_far_apart(cases),
     ]
     names = [BETTER, WORSE, EQUIVALENT, UNDECIDED]
@@ -193,6 +194,19 @@ def agreement(contents: Sequence[Mapping[str, Any]]) -> Agreement:
     table = [["first verdict", *(f"then {name}" for name in names)]]
     table += [[name, *(str(counts[name, second]) for second in names)] for name in names]
     return Agreement(sentences, _groups(cases), table, differing)
+
+
+def _searched_twice(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence on which of the experiments whose arms are searched for were repeated; none without such ones."""
+    first, again = set[str](), set[str]()
+    for content in contents:
+        if content["standing"] == UNDER and any(row["searches"] for row in content["verdicts"]):
+            (again if content.get("replication") else first).add(content["experiment"])
+    both = sorted(first & again)
+    return [
+        f"Of the {len(first)} experiments whose arms are searched for, {len(both)} were repeated so far"
+        f"{': ' if both else ''}{', '.join(both)}. Verdicts of the others rest on one set."
+    ] * bool(first)
 
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]  # of ``pairs``

@@ -11,7 +11,8 @@ from experiments.harness.report import curves, report
 from experiments.harness.statistics import ALPHA
 
 Content = Mapping[str, Any]  # of a verdicts.json
-UNITS = {"client_trips": " trips", "server_step": " steps", "time": " time"}  # of measures, by their axis
+# Of measures, by their axis. Times are in the unit of the delays, whose mean is 1 where claims are about times.
+UNITS = {"client_trips": " trips", "server_step": " steps", "time": " mean durations"}
 
 
 class PrimaryClaim(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.harness import times
 from experiments.harness.declare import discovery, protocol, search_results
 from experiments.harness.declare.protocol import EXPLORATORY, UNDER, VERSION
-from experiments.harness.judge import replication
+from experiments.harness.judge import reasons, replication
 from experiments.harness.report.families import Content, page_name
 from jafl.base.errors import SettingError, require
 from jafl.runs.directory.reader import read_json
@@ -106,7 +106,8 @@ def _is_kept(content: Content) -> bool:
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
     """What was taken over, each claim with what replications say of it (``replication.with_repetitions``).
 
-    Results of an earlier version of the protocol are exploratory.
+    Primary claims have what may turn their verdicts (``reasons.with_named``). Results of an earlier version of the
+    protocol are exploratory.
 
     Raises SettingError for results of a later version.
     """
@@ -123,7 +124,7 @@ def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
         else:
             _check_version(path, content)
         results.append(content)
-    return replication.with_repetitions(results)
+    return reasons.with_named(replication.with_repetitions(results))
 
 
 def _check_version(path: pathlib.Path, content: Content) -> None:

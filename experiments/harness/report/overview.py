@@ -98,7 +98,8 @@ def _size(scale: str) -> str:
 def agreement(contents: Sequence[Content]) -> list[list[str]]:
     """How many claims have the same verdict in two sets of seeds, near-certain ones apart; the heading first.
 
-    A claim is near certain if its first difference is more than ``SURE`` of its standard errors from 0.
+    A claim is near certain if its first difference is more than ``SURE`` of its standard errors from 0. Of the
+    others, those whose arms were searched for are counted once more: their verdicts repeat a search, too.
 
     Args:
       contents: of ``verdicts.json``, those of replications among them.
@@ -106,21 +107,35 @@ def agreement(contents: Sequence[Content]) -> list[list[str]]:
     cases = [(first, then) for _, first, then in replication.pairs(contents)]
     sure = [case for case in cases if _distance(case[0]) > SURE]
     rest = [case for case in cases if not _distance(case[0]) > SURE]
-    heading = ["claims", "judged twice", "decided twice", "of these the same verdict", "share"]
-    names = (f"near certain (t beyond {SURE:g} in the first set)", "all others", "together")
-    return [heading, *map(_agreement_row, names, (sure, rest, cases))]
+    searched = [case for case in rest if case[0]["searches"]]
+    heading = [
+        "claims",
+        "judged twice",
+        "decided first",
+        "decided twice",
+        "of these the same verdict",
+        "share",
+    ]
+    groups = {
+        f"near certain (t beyond {SURE:g} in the first set)": sure,
+        "all others": rest,
+        "of the others, those on arms that were searched for": searched,
+        "together": cases,
+    }
+    return [heading, *map(_agreement_row, groups.keys(), groups.values())]
 
 
 def _agreement_row(name: str, cases: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    both = [case for case in cases if UNDECIDED not in (case[0]["verdict"], case[1]["verdict"])]
-    same = sum(first["verdict"] == then["verdict"] for first, then in both)
+    first = [case for case in cases if case[0]["verdict"] != UNDECIDED]
+    both = [case for case in first if case[1]["verdict"] != UNDECIDED]
+    same = sum(one["verdict"] == then["verdict"] for one, then in both)
     share = f"{100 * same / len(both):.1f} %" if both else "-"
-    return [name, str(len(cases)), str(len(both)), str(same), share]
+    return [name, str(len(cases)), str(len(first)), str(len(both)), str(same), share]
 
 
 def _distance(row: Mapping[str, Any]) -> float:
-    """How many standard errors a difference is from 0; NaN for runs that all diverged."""
-    if row["difference"] is None or row["spread"] is None:
+    """How many standard errors a difference is from 0, as it was judged; NaN for runs that all diverged."""
+    difference, error = row["difference"], row["error"]
+    if difference is None or error is None:
         return math.nan
-    error = row["spread"] * math.sqrt(1 / row["seeds"] + row["correction"])
-    return abs(row["difference"]) / error if error else math.inf if row["difference"] else 0.0
+    return abs(difference) / error if error else math.inf if difference else 0.0

@@ -27,6 +27,7 @@ from experiments.harness.report import control_page, kept_results, overview, pic
 from experiments.harness.report.families import (
     SCORES,
     Content,
+    corrected_verdicts,
     counted,
     families,
     page_name,
@@ -111,10 +112,10 @@ def _picture(content: Content) -> str:
 
 
 def _profiles(family: Sequence[Content]) -> list[profiles.Profile]:
-    """The performance profiles of one paper's experiments, of the worlds with more than one arm."""
+    """The performance profiles of one paper's results under the protocol, of the worlds with more than one arm."""
     rows = dict[str, list[Mapping[str, Any]]]()
     for content in family:
-        if content["worlds"]:
+        if content["worlds"] and content["standing"] == UNDER:
             kind = profiles.kind(discovery.load(content["experiment"]), content["scale"])
             rows.setdefault(kind, []).extend(world for world in content["worlds"] if len(world["costs"]) > 1)
     return profiles.profiles(rows)
@@ -238,6 +239,7 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
     """
     experiment = discovery.load(content["experiment"])
     repeated = any(row.get("repetitions") for row in content["verdicts"])
+    watched = report.HORIZON if any(any(row["censored"]) for row in content["verdicts"]) else ""
     standing = Standing(content["standing"], tuple(content["why"]))
     described = discovery.described(content["experiment"])
     searched = experiment.scales[content["scale"]].search is not None
@@ -251,12 +253,14 @@ def page(content: Content, contents: Sequence[Content] = ()) -> str:
                 *_pictured(experiment, content),
                 *_published(experiment),
                 *_claimed(content, contents),
-                *report.why_it_differs(content.get("why_it_differs", ()), content["verdicts"], experiment),
+                *_explained(content, contents),
                 report.standing_sentence(standing),
                 _stated(content),
                 "## Claims",
                 report.markdown(report.claims(content["verdicts"], experiment, content["scale"])),
-                " ".join([report.BY_THE_PROTOCOL, *([report.REPEATED] if repeated else [])]),
+                " ".join(
+                    filter(None, (report.BY_THE_PROTOCOL, watched, report.REPEATED if repeated else ""))
+                ),
                 "## Measured",
                 report.markdown(report.in_words(content["table"], experiment)),
                 *(part for name in SETTING if name in described for part in (f"## {name}", described[name])),
@@ -292,6 +296,14 @@ def _pictured(experiment: PaperExperiment, content: Content) -> list[str]:
 def _published(experiment: PaperExperiment) -> list[str]:
     """What the paper has."""
     return ["**Published.**", *report.published(experiment.published)]
+
+
+def _explained(content: Content, contents: Sequence[Content]) -> list[str]:
+    """What turns the verdict on the primary claim, in words that go with the verdict that counts."""
+    family = families(contents or [content])[content["paper"], content["scale"]]
+    counts = corrected_verdicts(family).get(content["experiment"])
+    experiment = discovery.load(content["experiment"])
+    return report.why_it_differs(content.get("why_it_differs", ()), content["verdicts"], experiment, counts)
 
 
 def _claimed(content: Content, contents: Sequence[Content]) -> list[str]:

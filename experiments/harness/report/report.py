@@ -128,6 +128,10 @@ BY_THE_PROTOCOL = (
     "questions that the paper does not ask. docs/protocol.md has the rules. These verdicts stand by themselves: that "
     "on the primary claim is corrected for the number of the paper's figures in the summary, experiments/README.md."
 )
+HORIZON = (
+    "Not there at the horizon: trips, steps and times to a target are compared up to a horizon until which the runs "
+    "of both arms were watched; these shares of their runs had not reached the target by then, though some may later."
+)
 REPEATED = (
     "Repeated: the verdict and the difference with other seeds, splits and searches (a replication). A verdict "
     'that it does not give counts as "undecided: not repeated".'
@@ -149,6 +153,7 @@ def why_it_differs(
     why: Sequence[Mapping[str, Any]],
     verdicts: Sequence[Mapping[str, Any]],
     experiment: PaperExperiment | None,
+    counts: str | None = None,
 ) -> list[str]:
     """What turns a primary verdict that is not the expected one, and what does not, as parts of a page.
 
@@ -156,6 +161,7 @@ def why_it_differs(
       why: rows of ``experiments.harness.run.explanations``; none: no parts.
       verdicts: of ``verdicts.judge``, the primary claim's row among them.
       experiment: whose file says what conditions are called.
+      counts: the verdict on the primary claim that counts in its family. Default: its own.
     """
     if not why:
         return []
@@ -166,13 +172,15 @@ def why_it_differs(
         same = row["condition"] == primary["condition"]
         where = "" if same or not row["condition"] else f" ({under(experiment, row['condition'])})"
         table.append([row["why"] + claim + where, row["verdict"], difference(row), margin(row["margin"])])
-    if primary.get("depends_on"):
-        said = f"So it depends on {' and on '.join(primary['depends_on'])}: then it is {primary['expected']}."
-    else:
-        said = f"None of these makes it {primary['expected']}, so that the verdict stands."
+    expected, is_open = primary["expected"], counts in judging.OPEN
+    kind = f"by itself is {primary['verdict']}, though it counts as {counts}"
+    said = f"None of these makes it {expected}{'.' if is_open else ', so that the verdict stands.'}"
+    if choices := " and on ".join(primary.get("depends_on", ())):
+        said = f"So {'by itself ' if is_open else ''}it depends on {choices}: then it is {expected}."
     begin = (
-        f"The primary claim was expected to be {primary['expected']}, and is {primary['verdict']}. It was judged "
-        "again with the same seeds, or elsewhere with others, each time with another choice of what may explain it:"
+        f"The primary claim was expected to be {expected}, and {kind if is_open else 'is ' + primary['verdict']}. It "
+        "was judged again with the same seeds, or elsewhere with others, each time with another choice of what may "
+        "explain it:"
     )
     return ["**Why it differs.**", begin, markdown(table), said]
 
@@ -215,7 +223,7 @@ def _claim_by_the_protocol(
 ) -> dict[str, str]:
     """{column: text}."""
     stated = stated_claim(experiment, scale, row)
-    never = [f"{share:.0%}" for share in row["censored"]]
+    never = [f"{100 * share:.0f} %" for share in row["censored"]]
     again, counts = row.get("repetitions", ()), judging.explained(row["verdict"], row)
     kind = "primary: " if row["primary"] else "our own: " if stated and stated.own else ""
     if experiment and stated is None:
@@ -225,7 +233,7 @@ def _claim_by_the_protocol(
         "under": under(experiment, row["condition"]) or "-",
         "verdict": row["verdict"]
         + (f" ({counts})" if counts != row["verdict"] else "")
-        + (f" ({' and '.join(never)} never arrive)" if any(row["censored"]) else ""),
+        + (f" ({' and '.join(never)} not there at the horizon)" if any(row["censored"]) else ""),
         "repeated": "; ".join(f"{other['verdict']}, {signed(other['difference'])}" for other in again) or "-",
         "expected": row["expected"],
         "difference (95 % interval)": difference(row),

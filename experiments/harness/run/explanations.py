@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness.declare import discovery
-from experiments.harness.declare.declarations import Claim, ClaimElsewhere, PaperExperiment, Scale
+from experiments.harness.declare.declarations import Claim, PaperExperiment, Scale
 from experiments.harness.declare.protocol import UNDER, claims_at
 from experiments.harness.declare.search_results import settings_in
-from experiments.harness.judge import verdicts
+from experiments.harness.judge import reasons, verdicts
+from experiments.harness.judge.reasons import SHOWN
 from experiments.harness.report import kept_results
 from experiments.harness.report.families import page_name
 from experiments.harness.results import Runs
@@ -27,8 +28,6 @@ from jafl.config.settings import Settings
 
 FOLDER = "why"  # of these runs
 SERVER_RATE = "server_learning_rate"
-# What the page has of a row.
-SHOWN = ("claim", "condition", "difference", "low", "high", "margin", "verdict", "expected")
 
 
 def explained(
@@ -38,10 +37,10 @@ def explained(
     settings: Settings,
     budget: Sequence[Override],
     rows: Sequence[dict[str, Any]],
-    runs: Runs,
-    train: Callable[[Sweep, str], Runs | None],
+    runs: Any,
+    train: Callable[[Sweep, str], Runs | None] | None,
     judged: Mapping[str, Any],
-) -> list[dict[str, Any]] | None:
+) -> list[Mapping[str, Any]] | None:
     """The table "why it differs" of the primary claim; empty where it comes out as expected, or is undecided.
 
     Args:
@@ -50,8 +49,8 @@ def explained(
       scale: with what was found for the arms.
       settings, budget: as of ``sweeps.results_sweep``.
       rows: the verdicts. The primary claim's gets "depends_on": what turns its verdict, which then is "it depends".
-      runs: those of the results.
-      train: runs a sweep in a folder and returns its runs; None if it was interrupted.
+      runs: ``Runs``, those of the results; or the rows of an experiment without training.
+      train: runs a sweep in a folder and returns its runs, None if it was interrupted. None: nothing is trained.
       judged: the arguments of ``verdicts.judge`` behind the runs.
 
     Returns:
@@ -59,14 +58,14 @@ def explained(
       interrupted.
     """
     primary = [row for row in rows if row.get("primary")]
-    if not primary or primary[0]["verdict"] in (primary[0]["expected"], verdicts.UNDECIDED):
+    if not primary or not reasons.needs_one(primary[0]):
         return []
     (row,) = primary
     assert scale.analysis is not None
     (claim,) = (each for each in claims_at(experiment, scale_name) if each.sentence == scale.analysis.primary)
-    table: list[dict[str, Any]] = []
+    table: list[Mapping[str, Any]] = []
     pairs = _swapped(scale, claim, row["condition"])
-    if pairs:
+    if pairs and train is not None:
         sweep = _sweep(scale, settings, budget, claim, row["condition"], pairs)
         others = train(sweep, FOLDER)
         if others is None:
@@ -78,20 +77,8 @@ def explained(
             )
             (found,) = verdicts.judge([own], scale_name, together, **judged)
             table.append({"why": why, **{name: found[name] for name in SHOWN}})
-    for why, named in scale.analysis.why.items():
-        sentence, known = named, rows
-        if isinstance(named, ClaimElsewhere):
-            why, sentence, known = (
-                f"{why}: {named.experiment}",
-                named.sentence,
-                _verdicts_of(named.experiment),
-            )
-        table += [
-            {"why": why, **{name: each[name] for name in SHOWN}}
-            for each in known
-            if each["claim"] == sentence
-        ]
-    row["depends_on"] = [each["why"] for each in table if each["verdict"] == row["expected"]]
+    table += reasons.named(scale.analysis, rows, _verdicts_of)
+    row["depends_on"] = reasons.turning(rows, table)
     return table
 
 

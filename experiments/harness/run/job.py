@@ -291,7 +291,7 @@ def write(
         "undecided": job.scale.undecided,
     }
     rows = verdicts.judge(experiment.claims, job.scale_name, results, **judged)
-    why = _why(job, rows, results, judged, options) if analysis and options else []
+    why = _why(job, rows, results, judged, options) if analysis else []
     if why is None:
         return False
     standing = protocol.standing(
@@ -340,16 +340,16 @@ def _why(
     rows: Sequence[dict[str, Any]],
     results: Any,
     judged: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> list[dict[str, Any]] | None:
+    options: Mapping[str, Any] | None,
+) -> list[Mapping[str, Any]] | None:
     """The table "why it differs" (``explanations.explained``); None if its runs were interrupted."""
 
     def train(sweep: Sweep, folder: str) -> Runs | None:
-        done = _run(job, sweep, folder, {**options, "pictures": "none"})
+        done = _run(job, sweep, folder, {**(options or {}), "pictures": "none"})
         return Runs.in_folder(job.folder / folder) if done else None
 
     arguments = job.experiment, job.scale_name, job.scale, job.settings, job.budget
-    return explanations.explained(*arguments, rows, results, train, judged)
+    return explanations.explained(*arguments, rows, results, None if options is None else train, judged)
 
 
 def _software() -> dict[str, str]:

@@ -238,6 +238,9 @@ EXPERIMENT = PaperExperiment(
                 source="seeds 20 to 39 at the rates of an earlier search: 0.065",
                 difference=0.079,
                 correction=CORRECTION,
+                why={
+                    "what is equal (client trips, not server steps)": f"{ACE} is above {FEDBUFF}, equal trips"
+                },
             ),
         ),
     },

@@ -116,4 +116,5 @@ EXPERIMENT = PaperExperiment(
             for task, name in table1.NAMES.items()
         ),
     ],
+    words=table1.UNDER_WAY,
 )

@@ -178,4 +178,5 @@ EXPERIMENT = PaperExperiment(
             )
         ),
     ],
+    words=table1.UNDER_WAY,
 )

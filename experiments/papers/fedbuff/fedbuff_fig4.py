@@ -59,6 +59,7 @@ from experiments.papers.fedbuff.fedbuff_table1 import AS_PUBLISHED, PAPER_WORLD,
 from jafl.runs.directory.reader import PastRun
 
 EPSILONS = [6.0, 12.0, 24.0]
+WORDS = {"privacy.epsilon": {epsilon: f"epsilon {epsilon:g}" for epsilon in EPSILONS}}  # for the pages
 FEDBUFF, FEDAVGM, DP_SGD = "FedBuff + DP-FTRL", "FedAvgM + DP-FTRL", "FedAvgM + DP-SGD"
 TRUE, PASS = ", true epsilon", ", one pass"
 CONSTANT = ", constant weight"  # algorithm 1 does not weigh clipped updates by their staleness
@@ -347,4 +348,5 @@ EXPERIMENT = PaperExperiment(
             own=True,
         ),
     ],
+    words=WORDS,
 )

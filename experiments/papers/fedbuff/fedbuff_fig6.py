@@ -128,4 +128,5 @@ EXPERIMENT = PaperExperiment(
             for few, many in ((10, 100), (100, 1000))
         ),
     ],
+    words=table1.UNDER_WAY,
 )

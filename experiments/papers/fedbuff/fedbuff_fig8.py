@@ -126,4 +126,5 @@ EXPERIMENT = PaperExperiment(
             own=True,
         ),
     ],
+    words=fig4.WORDS,
 )

@@ -162,4 +162,5 @@ EXPERIMENT = PaperExperiment(
             for law in ("uniform", "exponential")
         ),
     ],
+    words=table1.LAWS,
 )

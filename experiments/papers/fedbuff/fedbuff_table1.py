@@ -189,6 +189,11 @@ TASKS: dict[str, dict[str, Any]] = {
 # The data sets that come divided into clients; some of the tables have no other.
 CLIENTS_GIVEN = {"celeb_a": "CelebA", "sentiment140": "Sent140"}
 NAMES = CLIENTS_GIVEN | {"cifar10": "CIFAR-10"}
+# Conditions of other files in words, for the pages.
+UNDER_WAY = {"concurrency": {number: f"{number:,} under way" for number in (10, 100, 1000)}}
+LAWS = {
+    "delay": {law: f"{law.replace('_', '-')} durations" for law in ("uniform", "half_normal", "exponential")}
+}
 # Clients that train: all of LEAF's celebrities; 80 % of 15 % of 660,120 accounts.
 PAPER_CLIENTS = {"celeb_a": 9343, "sentiment140": 79_214, "cifar10": 5000}
 AS_PUBLISHED = {"algorithm.aggregate": "sum", "client_work.learning_rate_normalization": True}  # FedBuff's

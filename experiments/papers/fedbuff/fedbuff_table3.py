@@ -150,4 +150,5 @@ EXPERIMENT = PaperExperiment(
             own=True,
         ),
     ],
+    words=fig4.WORDS,
 )

@@ -198,7 +198,7 @@ EXPERIMENT = PaperExperiment(
     claims=[
         Claim(sentence=PRIMARY, differences=_fair_before, expected="equivalent", published="1/n each"),
         Claim(
-            sentence="after the weights are normalized the influence of a slow client is below 1",
+            sentence="after the weights are normalized, too, the influence of a slow client is 1 or more",
             differences=_fair_after,
             expected="worse",
             published="less than 1/n (equation 9)",

@@ -232,4 +232,8 @@ EXPERIMENT = PaperExperiment(
             own=True,
         ),
     ],
+    words={
+        "server_steps": {steps: f"{steps:,} steps" for steps in (400, 1000)},
+        "dataset": {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"},
+    },
 )

@@ -190,7 +190,8 @@ EXPERIMENT = PaperExperiment(
             FASTEST,
             2.0,
             "twice",
-            f"{FASTEST}: where A - C r^2 < 0, as equation 9 has it, slowing down pays",
+            f"a client {FASTEST}, whose durations become twice as long, loses influence, "
+            "where equation 9 has it gain",
             expected="worse",
             published="A - C r^2 < 0",
         ),

@@ -240,6 +240,13 @@ EXPERIMENT = PaperExperiment(
                 spread=0.1,
                 source="schedules of seeds 1000 and 1001: the rate hangs on their tau_max alone",
                 correction=0.0,
+                why={
+                    "alpha (0)": _allowed(0.0).sentence,
+                    "the condition (appendix B's)": _allowed_by_the_proof(1000).sentence,
+                    "the condition (appendix B's, after 10,000 steps)": _allowed_by_the_proof(
+                        10_000
+                    ).sentence,
+                },
             ),
         ),
         "paper": Scale(settings={}, seeds=tuple(range(5))),
