@@ -417,6 +417,16 @@ def test_a_page_begins_with_the_picture_the_claim_and_the_verdict():
     assert "pictures/" not in bare and "Why it differs" not in bare and "Verdict: undecided" in bare
 
 
+def test_profiles_are_of_results_under_the_protocol():
+    worlds = [{"condition": f"{n}", "costs": {"a": 1.0, "b": 2.0}} for n in range(3)]
+    under, other = (
+        {**content([row("a above b", "better")], name, standing=standing), "worlds": worlds}
+        for name, standing in (("x", UNDER), ("y", EXPLORATORY))
+    )
+    assert "Accuracy: 3 worlds, of the 3 that a has" in pages.summary([under, other])
+    assert "Accuracy" not in pages.summary([other])
+
+
 def test_near_certain_claims_are_counted_apart():
     # Standard errors of .02 sqrt(1/5) = .00894: 8.05, 7.94 and 1.1 of them; with the correction 1.1 becomes less.
     def both(*verdicts):

@@ -1,6 +1,7 @@
 """The page "What to use when": its choices are claims of the experiments, and all else follows from results."""
 
 import dataclasses
+import functools
 import re
 
 import pytest
@@ -18,6 +19,13 @@ CHOICE = Choice("it rains", "an umbrella", "a hat", "nothing", "a above b")
 MADE = "<!-- Made. -->"
 
 
+@functools.cache
+def sentences(paper):
+    """All claims of a paper."""
+    papers = [discovery.load(name) for name in discovery.names()]
+    return {claim.sentence for each in papers if each.paper == paper for claim in each.claims}
+
+
 @pytest.mark.parametrize(
     "choice", what_to_use.CHOICES, ids=lambda choice: f"{choice.experiment}: {choice.first}"
 )
@@ -29,6 +37,7 @@ def test_a_choice_is_a_claim_on_two_arms_and_has_no_number_of_its_own(choice):
         if claim.sentence == choice.claim and "desk" in claim.scales
     }
     assert {*claim} <= {*experiment.scales["desk"].arms}
+    assert not choice.also or {*choice.also} <= sentences(experiment.paper)
     assert not re.search(r"\b\d", f"{choice.when} {choice.first} {choice.second}"), "numbers are computed"
 
 
@@ -107,10 +116,23 @@ def test_a_row_has_the_numbers_and_how_far_they_hold(only):
         assert line(*contents)[2:] == ["no results are kept", "-", "-"]
 
 
+def test_the_same_comparison_of_other_experiments_counts(only, monkeypatch):
+    """Else the advice would be that of the one experiment which was chosen."""
+    monkeypatch.setattr(what_to_use, "CHOICES", (CHOICE._replace(also=("a above c",)),))
+    first = content([row("a above b", "better", primary=False)])
+    other = content([row("a above b", "worse", primary=False), row("a above c", "undecided")], "other")
+    _, _, use, measured, reach = line(first, other)
+    assert use == "now the one, now the other: see what was measured"
+    assert measured.endswith("; elsewhere 1 undecided, 1 worse ([other](other.md))") and "other" not in reach
+    for changed in ({"standing": EXPLORATORY}, {"replication": 1}, {"paper": "another"}):
+        assert line(first, {**other, **changed})[2] == "**an umbrella**"
+
+
 def test_primary_verdicts_are_corrected_and_depend_on_what_turns_them(only):
     weak = row("a above b", "better", superiority=0.04, equivalence=1.0)
     assert line(content([weak]))[2] == "**an umbrella**"
-    assert line(content([weak]), content([weak], "other"))[2] == "undecided", "by Holm's procedure"
+    same = content([{**weak, "claim": "another"}], "other")
+    assert line(content([weak]), same)[2] == "undecided", "by Holm's procedure"
     turned = row("a above b", "worse", difference=-0.02, depends_on=["the rates"])
     _, _, use, measured, _ = line(content([turned]))
     assert use == "undecided" and "it depends (on the rates), -0.02 (" in measured

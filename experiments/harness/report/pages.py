@@ -112,10 +112,10 @@ def _picture(content: Content) -> str:
 
 
 def _profiles(family: Sequence[Content]) -> list[profiles.Profile]:
-    """The performance profiles of one paper's experiments, of the worlds with more than one arm."""
+    """The performance profiles of one paper's results under the protocol, of the worlds with more than one arm."""
     rows = dict[str, list[Mapping[str, Any]]]()
     for content in family:
-        if content["worlds"]:
+        if content["worlds"] and content["standing"] == UNDER:
             kind = profiles.kind(discovery.load(content["experiment"]), content["scale"])
             rows.setdefault(kind, []).extend(world for world in content["worlds"] if len(world["costs"]) > 1)
     return profiles.profiles(rows)

@@ -4,6 +4,7 @@ A row names two things to choose between and the claim that compares them. The r
 the kept results: the advice (from the verdicts), the numbers, and how far they hold.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,8 +35,9 @@ class Choice(NamedTuple):
     Attributes:
       when: the situation.
       first, second: what there is to choose between. A difference above 0 speaks for the first.
-      experiment: whose results decide.
+      experiment: whose numbers are shown; the verdicts of all that judge the claim decide.
       claim: its sentence, of two arms.
+      also: other sentences that say the same in other experiments of the paper.
     """
 
     when: str
@@ -43,6 +45,7 @@ class Choice(NamedTuple):
     second: str
     experiment: str
     claim: str
+    also: tuple[str, ...] = ()
 
 
 CHOICES = (
@@ -73,6 +76,11 @@ CHOICES = (
         "FedAvgM, in rounds",
         "fedbuff_fig6",
         "FedBuff needs fewer trips than FedAvgM",
+        (
+            "FedBuff and FedAvgM need as many trips at concurrency 10",
+            "FedBuff needs fewer trips at concurrency 100",
+            "FedBuff needs fewer trips at concurrency 1,000",
+        ),
     ),
     Choice(
         "simulated time is the cost that counts",
@@ -80,6 +88,7 @@ CHOICES = (
         "FedAvgM, in rounds that select more clients than they wait for",
         "fedbuff_fig6",
         "FedBuff needs less time than FedAvgM, 30 % over-selection",
+        ("FedBuff needs less time than FedAvgM with over-selection",),
     ),
     Choice(
         "the buffer size is to be chosen, and client trips are the cost that counts",
@@ -94,6 +103,7 @@ CHOICES = (
         "FedBuff with equal weights",
         "ace_fig2",
         "CA2FL is above FedBuff, equal steps",
+        ("CA2FL is above FedBuff at small alpha, large beta",),
     ),
     Choice(
         "the same, but client trips are the cost that counts",
@@ -135,7 +145,10 @@ def page(contents: Sequence[Content], made: str) -> str:
                 "Ten choices, and what the results here say about them. The advice and every number follow from the "
                 "kept results of [the experiments](README.md). A difference (with its 95 % interval) is above 0 "
                 "if it speaks for the first of the two; it is a difference in final accuracy unless a unit is given. "
-                "The words better, worse, equivalent and undecided are verdicts of [the protocol](../protocol.md). "
+                "The words better, worse, equivalent and undecided are verdicts of [the protocol](../protocol.md); "
+                "one on a figure's primary claim is corrected for their number, so that it may be undecided although "
+                "its interval leaves out 0. *Elsewhere*: in other experiments of the paper that compare the same "
+                "two; the advice follows from their verdicts, too. "
                 "Each verdict holds for the small experiment that is named (desk size), or for the paper's "
                 "own size where that is said; whether it holds for your data, model and clients is not known: "
                 "compare two rules there with `run.py`. *Exploratory*: judged by an earlier version of the protocol, "
@@ -162,9 +175,7 @@ def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
     stated = report.stated_claim(experiment, found[0][0]["scale"], found[0][1][0])
     verdicts, measured = list[str](), list[str]()
     for content, rows in found:
-        family = families(contents)[content["paper"], content["scale"]]
-        corrected = corrected_verdicts(family).get(choice.experiment)
-        own = [(row["primary"] and corrected) or explained(row["verdict"], row) for row in rows]
+        own = _verdicts(content, rows, contents)
         size = "" if content["scale"] == "desk" else f"{content['scale']} size, "
         for row, verdict in zip(rows, own, strict=True):
             where = f"{size}{report.under(experiment, row['condition'])}".removesuffix(", ")
@@ -173,6 +184,9 @@ def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
                 f"{f'{where}: ' if where else ''}{verdict}{on}, {report.difference(row)}{unit(stated)}"
             )
         verdicts += own
+    told, others = _elsewhere(choice, contents)
+    verdicts += others
+    measured += told
     between += f" ({stated.better} against {stated.worse})" if stated else ""
     worth = dict.fromkeys(content["standing"] for content, _ in found if content["standing"] != UNDER)
     text = advice(choice, verdicts) + (f" (*{', '.join(worth)}*)" if worth else "")
@@ -180,8 +194,30 @@ def _row(choice: Choice, contents: Sequence[Content]) -> list[str]:
     return [choice.when, between, text, "; ".join(measured), reach]
 
 
+def _verdicts(content: Content, rows: Sequence[Mapping[str, Any]], contents: Sequence[Content]) -> list[str]:
+    """The verdicts that count on some of an experiment's claims."""
+    family = families(contents)[content["paper"], content["scale"]]
+    corrected = corrected_verdicts(family).get(content["experiment"])
+    return [(row["primary"] and corrected) or explained(row["verdict"], row) for row in rows]
+
+
+def _elsewhere(choice: Choice, contents: Sequence[Content]) -> tuple[list[str], list[str]]:
+    """How other experiments of the paper judge this under the protocol: a text, or none, and the verdicts."""
+    (paper,) = {content["paper"] for content in contents if content["experiment"] == choice.experiment}
+    verdicts, links = list[str](), list[str]()
+    for content in contents:
+        rows = [row for row in content["verdicts"] if row["claim"] in (choice.claim, *choice.also)]
+        other = content["paper"] == paper and content["experiment"] != choice.experiment
+        if rows and other and content["standing"] == UNDER and not content.get("replication"):
+            verdicts += _verdicts(content, rows, contents)
+            links.append(f"[{content['figure']}]({page_name(content)}.md)")
+    counts = Counter("undecided" if verdict in OPEN else verdict for verdict in verdicts)
+    text = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    return ([f"elsewhere {text} ({', '.join(links)})"] if links else []), verdicts
+
+
 def advice(choice: Choice, verdicts: Sequence[str]) -> str:
-    """What to use, from the verdicts on the first of the two things, one verdict for each condition."""
+    """What to use, from the verdicts on the first of the two things, one for each condition and experiment."""
     decided = {*verdicts} - {*OPEN, IDENTITY, DEPENDS}
     everywhere = len(decided) and not {*OPEN, DEPENDS} & {*verdicts}
     if not decided:

@@ -8,11 +8,11 @@ In the paper FedBuff leads without privacy, too: table 1.
 
 Why beside ``fedbuff_fig4``: in that world, a linear model on FedProx's synthetic data, FedAvgM is ahead of FedBuff
 without privacy already, so that it cannot tell what privacy does to FedBuff's lead. The rule for this world was
-stated before anything was run under privacy: it is table 1's federation (``fedbuff_table1``, MNIST-1D) with as many
-trips as FedBuff needed to reach table 1's target there without privacy, 13,000, and with so many clients that 0.9
-trips come to each, as in the paper (600,000 to 660,120). Whether FedBuff leads without privacy is a claim of its own,
-with arms that were searched for as the others were; where it is not "better", the primary claim says nothing of the
-paper's.
+stated before anything was run under privacy: it is table 1's federation as it was then (MNIST-1D; ``fedbuff_table1``
+has Fashion-MNIST by now), with as many trips as FedBuff needed to reach table 1's target there without privacy,
+13,000, and with so many clients that 0.9 trips come to each, as in the paper (600,000 to 660,120). Whether FedBuff
+leads without privacy is a claim of its own, with arms that were searched for as the others were; where it is not
+"better", the primary claim says nothing of the paper's.
 
 Open choices: those of ``fedbuff_fig4``. FedBuff has no staleness weight here: algorithm 1 has none behind the
 clipping, where it would weaken the updates and not the noise. The noise is set for epsilon 24 of the schedule as it
