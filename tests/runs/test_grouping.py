@@ -78,6 +78,19 @@ def test_groups_are_as_large_as_pays(monkeypatch):
     assert grouping.group_experiments(found) == [[0], [1], [2], [3], [4]]
 
 
+@pytest.mark.parametrize(("clients", "most"), [(20, 5), (400, 1)])
+def test_runs_that_recall_rows_at_steps_of_their_own_go_together_while_all_memory_is_small(clients, most):
+    """ACED recalls rows at most steps, ACE at none of a short run."""
+    some = {"algorithm": "aced", "buffer_size": 1, "num_clients": clients, "concurrency": clients}
+    some |= {"seed": "0,1,2,3,4", "client_trips": 3 * clients}
+    own = [each.run for each in experiments(**some)]
+    assert min(grouping.group_limit(own, "cpu"), 5) == most
+    shared = [own[0]._replace(key=each.key) for each in own]
+    assert grouping.group_limit(shared, "cpu") >= 5
+    ace = [each._replace(rule=jafl.rules.ace()) for each in own]
+    assert grouping.group_limit(ace, "cpu") >= 5
+
+
 def test_on_an_accelerator_memory_decides(monkeypatch):
     found = experiments(seed="0,1,2")
     runs = [experiment.run for experiment in found]
