@@ -97,6 +97,17 @@ def test_open_arrivals_by_hand():
     assert both.concurrency == 2
 
 
+def test_what_happens_at_one_instant_with_replacement():
+    """A start sees the step of its instant, is under way at the last one, and a trip of no time ends after others."""
+    common = {"start_rate": 1.0, "starts": "constant", "exclude_busy": False}
+    schedule = open_arrivals(num_clients=1, delay=delays.constant(1.0), server_steps=3, **common)
+    assert schedule.download_version.tolist() == [0, 1, 2]
+    assert (schedule.inflight_start_time.tolist(), schedule.inflight_version.tolist()) == ([4], [3])
+    ties = open_arrivals(num_clients=2, delay=by_client(0.0, 1.0), server_steps=40, **common)
+    together = np.flatnonzero(np.diff(ties.arrival_time) == 0)
+    assert len(together) and np.all(ties.client[together] == 1) and not ties.client[together + 1].any()
+
+
 def test_an_arrival_without_duration_is_applied_after_its_start():
     """Version 0 is what there is when the first trip starts, also if it brings version 1 at the same instant."""
     for exclude_busy in (True, False):
