@@ -83,52 +83,23 @@ _HOME = {
     "tiered": "schedule",
     "trip_by_trip": "engine.plan.slots_and_waves",
 }
-_ROOMS = (
-    "clients",
-    "config",
-    "data",
-    "diagnostics",
-    "engine",
-    "models",
-    "plots",
-    "privacy",
-    "records",
-    "rules",
-    "runs",
-    "schedule",
-    "sweeps",
-    "traces",
-)
+_MODULES = {
+    "availability": "schedule.availability",
+    "compression": "clients.compression",
+    "delays": "schedule.delays",
+    "dropout": "schedule.dropout",
+    **{name: name for name in ("data", "diagnostics", "models", "plots", "privacy", "rules", "traces")},
+}
+_ROOMS = ("clients", "config", "engine", "records", "runs", "schedule", "sweeps")
 
-__all__ = sorted(
-    [
-        *_HOME,
-        *(
-            "availability",
-            "compression",
-            "data",
-            "delays",
-            "diagnostics",
-            "dropout",
-            "models",
-            "plots",
-            "privacy",
-            "rules",
-        ),
-        "traces",
-    ]
-)
+__all__ = sorted([*_HOME, *_MODULES])
 
 
 def __getattr__(name: str):
     if name in _HOME:
         return getattr(importlib.import_module(f"jafl.{_HOME[name]}"), name)
-    if name in ("availability", "delays", "dropout"):
-        return importlib.import_module(f"jafl.schedule.{name}")
-    if name == "compression":
-        return importlib.import_module("jafl.clients.compression")
-    if name in _ROOMS:
-        return importlib.import_module(f"jafl.{name}")
+    if name in _MODULES or name in _ROOMS:
+        return importlib.import_module(f"jafl.{_MODULES.get(name, name)}")
     raise AttributeError(f"module 'jafl' has no attribute {name!r}. {_nearest(name)}".rstrip())
 
 

@@ -37,7 +37,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -284,28 +284,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python -m jafl.traces", description="Converts FedScale's traces to jafl's."
     )
     commands = parser.add_subparsers(dest="table", required=True)
-    converters: dict[
-        str, Callable[[argparse.Namespace], tuple[DurationTrace | availability.windows, str]]
-    ] = {
-        "capacity": _convert_capacity,
-        "behavior": _convert_behavior,
+    # {table: {flag: its default, ... where it must be given}}
+    flags: dict[str, dict[str, Any]] = {
+        "capacity": {"examples": ..., "model_bytes": ..., "training_factor": TRAINING_FACTOR},
+        "behavior": {"finish_time": None},
     }
-    for table, flags in (
-        ("capacity", ("examples", "model_bytes", "training_factor")),
-        ("behavior", ("finish_time",)),
-    ):
+    for table, own in flags.items():
         command = commands.add_parser(table)
         command.add_argument("input", help="FedScale's table, or one like it")
         command.add_argument("output", help="a new .csv or .npz file, in seconds")
         command.add_argument("--clients", type=int, help="so many devices; default: all")
         command.add_argument("--overwrite", action="store_true", help="the output may exist")
-        for flag in flags:
-            default = TRAINING_FACTOR if flag == "training_factor" else None
-            required = flag in ("examples", "model_bytes")
-            command.add_argument(f"--{flag}", type=float, default=default, required=required)
+        for flag, default in own.items():
+            command.add_argument(f"--{flag}", type=float, default=default, required=default is ...)
     options = parser.parse_args(arguments)
     try:
-        trace, how = converters[options.table](options)
+        trace, how = (_convert_capacity if options.table == "capacity" else _convert_behavior)(options)
         write(trace, options.output, options.overwrite)
     except (SettingError, OSError) as error:
         print(error, file=sys.stderr)

@@ -34,23 +34,12 @@ from jafl.models.tasks import (
 from jafl.models.zoo import cnn, mlp, softmax
 
 MODELS: dict[str, Callable[..., Model]] = {
-    "softmax": softmax,
-    "mlp": mlp,
-    "cnn": cnn,
-    "emnist_cnn": emnist_cnn,
-    "lenet5": lenet5,
-    "celeba_cnn": celeba_cnn,
-    "leaf_celeba_cnn": leaf_celeba_cnn,
-    "fedbuff_cnn": fedbuff_cnn,
-    "fedstaleweight_fashion_cnn": fedstaleweight_fashion_cnn,
-    "fedstaleweight_cifar_cnn": fedstaleweight_cifar_cnn,
-    "resnet18": resnet18,
-    "mnist_1d_cnn": mnist_1d_cnn,
-    "sent140_lstm": sent140_lstm,
-    "character_lstm": character_lstm,
-    "causal_transformer": causal_transformer,
-    "distilbert": distilbert,
-    "bert": bert,
+    factory.__name__: factory
+    for factory in (
+        *(softmax, mlp, cnn, emnist_cnn, lenet5, celeba_cnn, leaf_celeba_cnn, fedbuff_cnn),
+        *(fedstaleweight_fashion_cnn, fedstaleweight_cifar_cnn, resnet18, mnist_1d_cnn, sent140_lstm),
+        *(character_lstm, causal_transformer, distilbert, bert),
+    )
 }
 
 __all__ = [

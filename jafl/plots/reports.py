@@ -10,6 +10,7 @@ from jafl.base.extras import importing
 from jafl.plots.canvas import COLORS, is_constant, new_figure, per_cent, tidy
 from jafl.plots.curves import as_evaluations
 from jafl.records import History
+from jafl.records.histories import MEASURED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 NOT_REPORTS = ("server_step", "client_trips", "time", "measured")
 # Reports that are 0 at the steps that ``measured`` does not count.
 MEASURED_AT_TIMES = ("noise", "bias", "delay", "error", "gradient")
-MEASURED = ("test_", "validation_", "train_")
 MOST_COLUMNS = 3
 
 

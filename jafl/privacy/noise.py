@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jafl.privacy.masks import Key, threefry
 from jafl.privacy.mechanisms import Mechanism, noising_coefficients, trees
 from jafl.records import Array
 
@@ -47,7 +48,9 @@ def node_noise(words: Array, tree: Array, level: Array, index: Array, size: int,
         return jax.random.normal(key, (size,), dtype)
     # As JAX does it, but for Threefry's rounds in line: a loop over them stores all words after each round, which
     # takes four times as long on a CPU.
-    bits = _threefry(jax.random.key_data(key), size)
+    counters = jnp.zeros(size, jnp.uint32), lax.iota(jnp.uint32, size)
+    high, low = threefry(Key(*jax.random.key_data(key)), *counters)
+    bits = high ^ low
     below_one = lax.bitcast_convert_type((bits >> 9) | jnp.uint32(0x3F800000), jnp.float32) - 1
     lowest = jnp.nextafter(jnp.float32(-1), jnp.float32(0))
     uniform = jnp.maximum(lowest, below_one * (1 - lowest) + lowest)
@@ -62,23 +65,6 @@ def _node_key(words: Array, place: tuple[Any, Any, Any]) -> Array:
             key = jax.random.fold_in(key, number)
         combined = combined ^ jax.random.key_data(key)
     return jax.random.wrap_key_data(combined, impl="threefry2x32")
-
-
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-
-
-def _threefry(key: Array, size: int) -> Array:
-    """[size] uint32: the bits of ``jax.random.bits``, Threefry-2x32 of 20 rounds (Salmon et al. 2011)."""
-    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
-    high = jnp.zeros(size, jnp.uint32) + keys[0]
-    low = lax.iota(jnp.uint32, size) + keys[1]
-    for group in range(5):
-        for distance in _ROTATIONS[group % 2]:
-            high = high + low
-            low = (low << distance | low >> (32 - distance)) ^ high
-        high = high + keys[(group + 1) % 3]
-        low = low + keys[(group + 2) % 3] + jnp.uint32(group + 1)
-    return high ^ low
 
 
 class Noise(NamedTuple):

@@ -169,7 +169,7 @@ class History(ByContents):
             "clients": self.schedule.num_clients,
             "client trips": last.get("client_trips", 0),
             "simulated time": last.get("time", 0.0),
-            **{name.replace("_", " "): last[name] for name in last if name.startswith(_MEASURED)},
+            **{name.replace("_", " "): last[name] for name in last if name.startswith(MEASURED)},
             "seconds of compiling": float(self.compile_seconds),
             "seconds of training": float(self.run_seconds),
         }
@@ -181,7 +181,7 @@ class History(ByContents):
         names = dict.fromkeys(
             name for row in rows for name, value in row.items() if isinstance(value, (int, float))
         )
-        measured = [name for start in _MEASURED for name in names if name.startswith(start)]
+        measured = [name for start in MEASURED for name in names if name.startswith(start)]
         accuracy = [name for name in measured if name.endswith("accuracy")]
         if not measured:
             return ""
@@ -200,7 +200,7 @@ class History(ByContents):
         return dict(zip(STEP_COLUMNS, steps, strict=True)) | numbers
 
 
-_MEASURED = ("test_", "validation_", "train_")
+MEASURED = ("test_", "validation_", "train_")
 
 
 def weights_given(

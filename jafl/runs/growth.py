@@ -11,6 +11,7 @@ from typing import Any
 
 from jafl.base.errors import SettingError, require
 from jafl.config import calls
+from jafl.config.calls import BUDGETS
 from jafl.config.experiment import Experiment
 from jafl.config.settings import Settings
 from jafl.runs.directory.files import RunDirectory, run_config, what_decides
@@ -18,7 +19,6 @@ from jafl.runs.directory.previous_run import EarlierRun, Replacement
 from jafl.runs.directory.reader import DamagedRun, PastRun, read_run, read_schedule
 from jafl.runs.recording.recorder import refuse_differences
 
-BUDGETS = ("client_trips", "server_steps")
 DEFAULT_TRIPS = 10_000
 
 

@@ -7,12 +7,11 @@ import numpy as np
 
 from jafl.engine.plan.run import Run
 from jafl.records import History
+from jafl.records.histories import EVALUATION_COLUMNS
 from jafl.simulation.learning_measures import clients_labels, constant_loss, label_shares, trip_losses
 from jafl.simulation.not_finite import bad_example
 from jafl.specifications import as_specification
 
-# What an evaluation records beside what it measures.
-OF_THE_RUN = ("server_step", "client_trips", "time", "train_loss")
 # Labels that no client has are named where so many test examples have them.
 SHARE_OF_TEST = 0.01
 # A client's own loss is judged by the last third of its trips, if it made so many; it must be above that of all
@@ -25,7 +24,7 @@ SHOWN = 5
 def not_finite(run: Run, history: History) -> list[str]:
     """Sentences on what evaluations measured that was never finite, or a loss that no longer is."""
     rows = history.evaluations
-    reports = {*OF_THE_RUN, *history.trip_reports, *history.step_reports}
+    reports = {*EVALUATION_COLUMNS, *history.trip_reports, *history.step_reports}
     texts = []
     of_losses: set[str] = set()
     for name in rows[-1] if rows else ():

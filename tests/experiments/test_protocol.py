@@ -1030,7 +1030,7 @@ def test_controls_are_taken_over_from_their_folders(tmp_path, monkeypatch):
         path.mkdir(parents=True)
     monkeypatch.setattr(pages, "PAGES", there["pages"])
     monkeypatch.setattr(pages, "OVERVIEW", tmp_path / "overview.md")
-    monkeypatch.setattr(search, "FOUND", there["tuned"])
+    monkeypatch.setattr(search_results, "FOUND", there["tuned"])
     texts = {name: json.dumps(controlled(ROWS, coarse=name != "control")) for name in control_page.CONTROLS}
     for name, text in texts.items():
         (tmp_path / "runs" / name / "control.json").write_text(text)

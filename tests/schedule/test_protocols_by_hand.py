@@ -1,4 +1,4 @@
-"""Corners of the protocols, by hand: leaving, lost trips, open arrivals and initial rounds."""
+"""Corners of the protocols, by hand: leaving, lost trips, open arrivals, initial rounds and drawn staleness."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from jafl.schedule import (
     asynchronous,
     availability,
     delays,
+    drawn_staleness,
     open_arrivals,
     synchronous,
 )
@@ -74,6 +75,39 @@ def test_places_of_lost_trips_are_taken_anew(seed):
 # Open arrivals and initial rounds, by hand.
 
 
+def test_open_arrivals_by_hand():
+    """A start at 1, 2, 3, ... of one client that takes 1.5: every second start finds nobody."""
+    schedule = open_arrivals(
+        num_clients=1, start_rate=1.0, starts="constant", delay=delays.constant(1.5), server_steps=3
+    )
+    assert schedule.download_time.tolist() == [1, 3, 5]
+    assert schedule.step_time.tolist() == [2.5, 4.5, 6.5]
+    assert (schedule.num_trips, len(schedule.inflight_client), schedule.concurrency) == (3, 0, 1)
+    both = open_arrivals(
+        num_clients=1,
+        start_rate=1.0,
+        starts="constant",
+        delay=delays.constant(1.5),
+        server_steps=3,
+        exclude_busy=False,
+    )
+    assert both.download_time.tolist() == [1, 2, 3]
+    assert both.staleness.tolist() == [0, 1, 1]
+    assert (both.inflight_start_time.tolist(), both.inflight_version.tolist()) == ([4], [2])
+    assert both.concurrency == 2
+
+
+def test_what_happens_at_one_instant_with_replacement():
+    """A start sees the step of its instant, is under way at the last one, and a trip of no time ends after others."""
+    common = {"start_rate": 1.0, "starts": "constant", "exclude_busy": False}
+    schedule = open_arrivals(num_clients=1, delay=delays.constant(1.0), server_steps=3, **common)
+    assert schedule.download_version.tolist() == [0, 1, 2]
+    assert (schedule.inflight_start_time.tolist(), schedule.inflight_version.tolist()) == ([4], [3])
+    ties = open_arrivals(num_clients=2, delay=by_client(0.0, 1.0), server_steps=40, **common)
+    together = np.flatnonzero(np.diff(ties.arrival_time) == 0)
+    assert len(together) and np.all(ties.client[together] == 1) and not ties.client[together + 1].any()
+
+
 def test_an_arrival_without_duration_is_applied_after_its_start():
     """Version 0 is what there is when the first trip starts, also if it brings version 1 at the same instant."""
     for exclude_busy in (True, False):
@@ -121,3 +155,24 @@ def test_failures_in_the_initial_round_are_made_good():
     assert sorted(schedule.client[first]) == list(range(6))
     assert not schedule.download_version[first].any()
     assert schedule.trip[first].max() > 0
+
+
+@pytest.mark.parametrize("initial_round", [False, True])
+def test_drawn_staleness_by_hand(initial_round):
+    """2.9 steps are two, unless the client's last trip was applied later; an initial round is for everybody."""
+    schedule = drawn_staleness(
+        num_clients=4,
+        buffer_size=2,
+        delay=delays.constant(2.9),
+        server_steps=40,
+        initial_round=initial_round,
+        seed=3,
+    )
+    applied = {}  # the last step of each client
+    for client, step, version in zip(schedule.client, schedule.step, schedule.download_version, strict=True):
+        assert version == max(step - 2, applied.get(client, -1) + 1)
+        applied[client] = step
+    assert set(schedule.staleness.tolist()) == {0, 1, 2}
+    assert np.diff(schedule.step_offsets).tolist() == [4 if initial_round else 2] + [2] * 39
+    if initial_round:
+        assert schedule.client[:4].tolist() == [0, 1, 2, 3]
