@@ -61,7 +61,7 @@ NAMES = (
 )
 
 
-def check_name(name: str) -> None:
-    """Raises SettingError for a name that is not one of ``NAMES``."""
+def check_name(name: str, setting: str = "topology") -> None:
+    """Raises SettingError, of ``setting``, for a name that is not one of ``NAMES``."""
     if name not in NAMES:
-        raise unknown_name("topology", name, NAMES)
+        raise unknown_name(setting, name, NAMES)

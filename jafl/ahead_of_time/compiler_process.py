@@ -75,7 +75,7 @@ def run_command(arguments: Sequence[str], topology_name: str) -> int | None:
       SettingError: for a name that no chips have, or if a signal ended the child: the compiler crashed, or memory was
         missing.
     """
-    check_name(topology_name)
+    check_name(topology_name, "forecast")
     if _IN_CHILD in os.environ:
         return None
     status = watched([sys.executable, "-m", "jafl", *arguments])

@@ -143,5 +143,6 @@ def unknown_name(setting: str, name: str, options: Iterable[str]) -> SettingErro
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """A question with the nearest of ``names``; ``otherwise`` if none is near."""
-    nearest = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"Did you mean {nearest[0]!r}?" if nearest else otherwise
+    by_small_letters = {each.lower(): each for each in names}
+    nearest = difflib.get_close_matches(name.lower(), list(by_small_letters), n=1, cutoff=0.5)
+    return f"Did you mean {by_small_letters[nearest[0]]!r}?" if nearest else otherwise

@@ -192,7 +192,14 @@ def of(name: str, program: str) -> str:
     if setting not in HELP or (argument and setting not in CALLS):
         if values := _values(name):
             return values
-        hint = did_you_mean(name, [*HELP, *SHORT_NAMES, *COMMANDS, *FLAGS], "See --help for the commands.")
+        names = [
+            *HELP,
+            *SHORT_NAMES,
+            *COMMANDS,
+            *FLAGS,
+            *(each for one in CALLS for each in grammar(one).factories),
+        ]
+        hint = did_you_mean(name, names, "See --help for the commands.")
         raise SettingError(f"No command, setting or flag is called {name!r}. {hint}")
     if not argument:
         if name not in CALLS:

@@ -18,7 +18,7 @@ from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, 
 from jafl.config.grid import Override
 from jafl.config.layers import says
 from jafl.config.settings import KINDS, TYPES, Settings, config_content, is_setting, nearest
-from jafl.config.values import join_with_or
+from jafl.config.values import join_with_or, several, split
 from jafl.runs.directory import reader
 
 
@@ -114,7 +114,7 @@ def read(script: str, arguments: Sequence[str]) -> Given:
     except flags.UnrecognizedFlagError as error:
         raise _unknown(error.flagname, command) from None
     except (flags.Error, ValueError) as error:  # a ValueError for --nooverwrite=3
-        raise _illegal(str(error), values) or SettingError(
+        raise _illegal(str(error), command) or SettingError(
             f"{str(error).rstrip('.')}. {_see(command)}"
         ) from None
     for name, flag in values.flag_values_dict().items():
@@ -127,14 +127,16 @@ def read(script: str, arguments: Sequence[str]) -> Given:
     return Given(program_name(script), tuple(arguments), command, values, frozenset(typed))
 
 
-def _illegal(message: str, values: flags.FlagValues) -> SettingError | None:
-    """The refusal of a value that a flag cannot have, from what absl says of it; None of another message."""
+def _illegal(message: str, command: Command) -> SettingError | None:
+    """The refusal of a value that a command's flag cannot have, from what absl says; None of another message."""
     found = re.match(r"flag --(\w+)=(.*?): ", message, re.S)
-    if not found or found[1] not in values:
+    if not found or found[1] not in command.flags:
         return None
     _, _, kind, least = declared(found[1])
     words = f"one of {', '.join(least)}" if isinstance(least, tuple) else KINDS[kind]
-    return refusal(found[1], found[2], f"{words} of at least {least}" if isinstance(least, int) else words)
+    words = f"{words} of at least {least}" if isinstance(least, int) else words
+    texts = split(found[2], ",") if declared(found[1]).allowed is None else []
+    return refusal(found[1], found[2], words, several(found[1], list(map(literal, texts))))
 
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:
@@ -143,8 +145,9 @@ def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) 
     if len(words) > len(places):
         extra = words[len(places)]
         what = "a command: write it first." if extra in COMMANDS else "not a flag: write --name=value."
+        what += " A value with spaces stands in quotes."
         if command.name == "sweep":
-            what += " Several settings are one argument, in quotes, with semicolons."
+            what += " Several settings are one value, with semicolons between them."
         raise SettingError(f"{extra!r} is {what} {_see(command)}")
     if words:
         before, allowed = values[command.word], f"left out behind {words[0]!r}, which says it, too"
@@ -174,14 +177,16 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
             typed |= {name} if _readers(name) else set()
             yield argument
             continue
+        path = argument.partition("=")[2] if "=" in argument else next(left, "")
+        # As from an unset variable: absl would go on without a file.
+        require(path.strip() and not path.startswith("--"), "flagfile", path, "the name of a file")
         try:
-            words = [argument] if "=" in argument else [argument, next(left, "")]
-            in_file = flags.FlagValues().read_flags_from_files(words)
+            in_file = flags.FlagValues().read_flags_from_files([f"--flagfile={path}"])
             # The mark of UTF-8 that editors of Windows begin a file with.
             in_file = [each.removeprefix("\ufeff") for each in in_file]
         except flags.Error as error:
             remedy = f"{str(error).removeprefix('ERROR:: ')}."
-            raise refusal("flagfile", argument.partition("=")[2], "a file that can be read", remedy) from None
+            raise refusal("flagfile", path, "a file that can be read", remedy) from None
         except UnicodeDecodeError as error:
             raise SettingError(f"The file of --flagfile is not text: {error}.") from None
         for each in in_file:
@@ -193,8 +198,9 @@ def _with_files(arguments: Sequence[str], command: Command) -> Iterator[str]:
             quoted = re.fullmatch(r"\s*([\"']).*\1\s*", value, re.S)
             allowed = "without quotes around it: no shell reads it"
             require(not quoted, f"{name} in the flag file", value.strip(), allowed)
-            is_spaced = before.rstrip() != before
-            require(not is_spaced, "a line of the flag file", each, "--name=value without spaces around =")
+            is_alone = before.rstrip() == before and " --" not in value and not value.endswith("\\")
+            allowed = "--name=value alone, without spaces around = and \\ at its end"
+            require(is_alone, "a line of the flag file", each, allowed)
             if _reads(command, name) or not _readers(name):
                 yield each
             else:
@@ -233,7 +239,8 @@ def _unknown(name: str, command: Command) -> SettingError:
         text = f"only {join_with_or(readers).replace(' or ', ' and ')} {'read' if len(readers) > 1 else 'reads'} it"
     else:
         is_small = len(command.flags) < len(TYPES)
-        hint = did_you_mean(name, command.flags) if is_small else nearest(name, "")
+        flags_there = (*command.flags, "flagfile", "help", "helpfull")
+        hint = did_you_mean(name, command.flags) if is_small else nearest(name, "", flags_there)
         return SettingError(f"There is no flag {name!r}. {hint or _see(command)}", setting=name)
     return SettingError(f"{what}; {text}. {_see(command)}", setting=name)
 

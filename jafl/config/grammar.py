@@ -26,6 +26,7 @@ from jafl.config.values import (
     all_calls,
     calls_in,
     kinds_of,
+    several,
     with_calls,
     written,
 )
@@ -48,7 +49,10 @@ class Grammar(Reader):
         """
         call = self.said(text)
         if not isinstance(call, Call):
-            raise refusal(self.setting, text, f"a call, such as {self.example()}")
+            remedy = (
+                "Leave out the quotes around it." if isinstance(call, str) else several(self.setting, call)
+            )
+            raise refusal(self.setting, text, f"a call, such as {self.example()}", remedy)
         if call.name in self.inner:
             allowed = f"one of {', '.join(self.factories)}"
             raise refusal(self.setting, text, allowed, f"{call.name} only stands inside of another call.")

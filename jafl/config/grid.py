@@ -37,7 +37,10 @@ def parse(text: str) -> dict[str, list[Any]]:
         require(equals and name, "sweep", part, "setting=value,value,...", remedy)
         _check_name(name, values)
         require(name not in sweep, "sweep", text, f"without repetitions, and names {name} twice")
-        sweep[name] = [_typed(name, value.strip()) for value in split(values, ",") if value]
+        texts = [value.strip() for value in split(values, ",") if value]
+        for each in texts:
+            require(not is_setting(each.partition("=")[0]), "sweep", text, "setting=value,value,...", remedy)
+        sweep[name] = [_typed(name, each) for each in texts]
         require(sweep[name], f"{name} in sweep", values, "at least one value")
         different = {
             calls.grammar(name).completed(value) if name in calls.CALLS and value else written(value)

@@ -73,9 +73,15 @@ def _with_set(
     # One may have taken the place of another's call: then the order would decide.
     for path, value in found.items():
         setting, _, argument = path.partition(".")
-        if _head(grammar(setting).value(whole[setting], argument)) != _head(value):
-            takes = f"another argument of {setting} takes its place. Write the whole value of {setting}."
-            raise SettingError(f"{path} is {written(value)}, but {takes}", setting=path, value=value)
+        there = _head(grammar(setting).value(whole[setting], argument))
+        if there != _head(value):
+            same = [
+                set_to[each][0] for each in found if each.startswith(setting) and _head(found[each]) == there
+            ]
+            takes = f"{same[0] if same else 'another argument'} takes its place"
+            name, remedy = set_to[path][0], f"Leave one out, or write the whole value of {setting}."
+            message = f"{name} is {written(value)}, but {takes}. {remedy}"
+            raise SettingError(message, setting=name, value=value)
     return whole
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from jafl.base.errors import SettingError, did_you_mean, refusal, require, shown
 from jafl.base.paths import in_home
 from jafl.config.values import (
+    EMPTY,
     Call,
     as_float,
     calls_in,
@@ -27,6 +28,7 @@ from jafl.config.values import (
     is_of,
     join_with_or,
     kinds_of,
+    several,
     written,
 )
 
@@ -160,10 +162,15 @@ class Reader:
         try:
             return ast.parse(_OWN.sub(r"\g<function>", text).strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if text.strip().isidentifier():  # a word of Python's own: async
+                return ast.Name(text.strip(), ast.Load())
             said = error.msg if isinstance(error, SyntaxError) else str(error) or "too deeply nested"
-            allowed = f"a name, or a call such as {self.example()}"
-            remedy = self._about_file(text) or f"Python's parser says: {said}."
-            raise refusal(self.setting, text, allowed, remedy) from None
+            said = said.partition(". Maybe you meant")[0]  # another statement, which is no value either
+            remedy = f"Python's parser says: {said}."
+            if "\\" in text:
+                remedy = "The path of a file stands in quotes, with / in the place of \\."
+            allowed = f"a name, or a call such as {self.example(text)}"
+            raise refusal(self.setting, text, allowed, self._about_file(text) or remedy) from None
 
     def _value(self, node: ast.expr, text: str) -> Any:
         match node:
@@ -217,8 +224,12 @@ class Reader:
         remedy = self._about_file(text)
         if not remedy and pathlib.PurePath(part).suffix in FILES:
             remedy = f"A text stands in quotes: {part!r}."
+        if pathlib.PurePath(part).suffix == ".py":
+            remedy = f"Of a file of your own, name the function, too: {part}:NAME."
+        elif isinstance(node, ast.Attribute) and node.attr in {*self.factories, *self.inner}:
+            remedy = f"Names stand without their module: {node.attr}."
         remedy = remedy or f"Only numbers, texts, lists, names and calls are read; {part!r} is none of these."
-        return refusal(self.setting, text, f"a call such as {self.example()}", remedy)
+        return refusal(self.setting, text, f"a call such as {self.example(text)}", remedy)
 
     def _about_file(self, text: str) -> str:
         """What to write where the text is the name of a file; empty where it is none."""
@@ -328,13 +339,17 @@ class Reader:
         if value is None and argument in self.supplied:
             return None
         fits = not kinds or any(is_of(value, kind) for kind in kinds)
-        require(fits, self.named(argument), written(value) if calls_in(value) else value, in_words(kinds))
+        said = written(value) if calls_in(value) else value
+        require(fits, self.named(argument), said, in_words(kinds), several(self.named(argument), value))
         return as_float(value) if float in kinds and is_of(value, float) and int not in kinds else value
 
-    def example(self) -> str:
-        """A call with an argument, if there is one."""
-        for name in self.factories:
-            for parameter in self.parameters(name).values():
-                if isinstance(parameter.default, (int, float)) and not isinstance(parameter.default, bool):
-                    return f"{name}({parameter.name}={parameter.default!r})"
-        return next(iter(self.factories))
+    def example(self, text: str = "") -> str:
+        """A call: of the factory that a text begins with, else of the first one that has arguments to show."""
+        named = text.strip().partition("(")[0]
+        for name in [named] if named in self.factories else self.factories:
+            own = [each for each in self.parameters(name).values() if each.name not in self.supplied]
+            needed = [f"{each.name}=..." for each in own if each.default is EMPTY]
+            numbers = [each for each in own if type(each.default) in (int, float)]
+            if shown := needed or [f"{each.name}={each.default!r}" for each in numbers[:1]]:
+                return f"{name}({', '.join(shown)})"
+        return named or next(iter(self.factories))

@@ -10,10 +10,10 @@ import json
 import pathlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from jafl.base.errors import SettingError, did_you_mean, require
+from jafl.base.errors import SettingError, did_you_mean, require, shown
 from jafl.config import calls
 from jafl.config.layers import with_arguments
 
@@ -244,6 +244,10 @@ class Settings:
         Raises SettingError if the file is not there, is not such a file, or holds an unknown setting.
         """
         values = {name: value for name, value in config_content(path).items() if name not in NOT_SETTINGS}
+        unknown = [name for name in values if not is_setting(name)]
+        remedy = f"It holds {unknown[0]!r}, which is no setting." if unknown else ""
+        fits = not unknown or "algorithm" in values  # which every such file has
+        require(fits, "config", path, "the config.json of a run, or sweep.json", remedy)
         if explicit.get("algorithm", values.get("algorithm")) != values.get("algorithm"):
             # What the earlier algorithm filled in is not what the user asked of this one.
             values.pop("server_optimizer", None)
@@ -296,7 +300,7 @@ class Settings:
 def _whole(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """{setting: value} of the layers; raises SettingError for an unknown name or a value of a wrong type."""
     for name, value in [item for layer in layers for item in layer.items() if not is_setting(item[0])]:
-        message = f"{name!r} (here {value!r}) is not the name of a setting. {nearest(name)}"
+        message = f"{name!r} (here {shown(value)}) is not the name of a setting. {nearest(name)}"
         raise SettingError(message, setting=name, value=value)
     whole = with_arguments(*layers, defaults=DEFAULTS)
     for name, value in whole.items():
@@ -372,14 +376,22 @@ def default_of(name: str) -> Any:
     return calls.grammar(setting).default(argument) if usual is None else usual
 
 
-def nearest(name: str, otherwise: str = "See --helpfull for all settings.") -> str:
-    """What may have been meant by a name that no setting has: as a question, else ``otherwise``."""
+def nearest(
+    name: str, otherwise: str = "See --helpfull for all settings.", flags: Collection[str] = ()
+) -> str:
+    """What may have been meant by a name that no setting has: as a question, else ``otherwise``.
+
+    flags: names beside those of settings and arguments that it may be.
+    """
     _, dot, rest = name.partition(".")
     if dot:
         return did_you_mean(name, [f"{each}.{rest}" for each in calls.CALLS], otherwise)
-    paths = calls.likely_names() | {each: [each] for each in (*TYPES, *calls.SHORT_NAMES)}
-    near = difflib.get_close_matches(name, list(paths), n=1, cutoff=0.5)
-    return f"Did you mean {' or '.join(map(repr, paths[near[0]]))}?" if near else otherwise
+    names = dict.fromkeys([*TYPES, *calls.SHORT_NAMES, *flags])
+    paths = calls.likely_names() | {each: [each] for each in names}
+    near = [each for each in names if f"_{name}_" in f"_{each}_"] + paths.get(name, [])
+    for likely in [] if near else difflib.get_close_matches(name.lower(), paths, n=1, cutoff=0.6):
+        near = paths[likely]
+    return f"Did you mean {' or '.join(map(repr, dict.fromkeys(near)))}?" if near else otherwise
 
 
 def is_setting(name: str) -> bool:

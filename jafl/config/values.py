@@ -150,6 +150,13 @@ def in_words(kinds: Collection[Any]) -> str:
     return " or ".join(dict.fromkeys(KINDS.get(kind) or other[kind in SEQUENCES] for kind in kinds))
 
 
+def several(setting: str, value: Any) -> str:
+    """What to do where several values stand in the place of one: a sentence; empty where they do not."""
+    if not isinstance(value, (list, tuple)) or len(value) < 2:
+        return ""
+    return f'Several values are tried by run.py sweep "{setting}={",".join(map(written, value))}".'
+
+
 def items(setting: str, text: str) -> list[str]:
     """``a, b`` as [a, b]; SettingError for an empty one."""
     words = [item.strip() for item in split(text, ",")]

@@ -70,6 +70,7 @@ ROWS = {
     "config list": from_config("[1]", "format in c.json is None ... 3, this version's"),
     "config number": from_config("7", "format in c.json is None"),
     "config null": from_config("null", "format in c.json is None"),
+    "config is a summary": Row({"s.json": '{"format": 3, "status": "finished"}'}, "--config=s.json", "config is 's.json', but must be the config.json of a run, or sweep.json. It holds 'status'"),
     "config other format": from_config('{"format": 4}', "format in c.json is 4 ... 3, this version's"),
     "config earlier format": from_config('{"format": 1, "dirichlet_alpha": 0.3}', "format in c.json is 1 ... 3, this version's"),
     "config format text": from_config('{"format": "2"}', "format in c.json is '2'"),
@@ -130,6 +131,8 @@ ROWS = {
     ),
     # Flag files
     "flag file missing": Row({}, "--flagfile=none.txt", "none.txt"),
+    "flags two in a line": from_flags("--seed=0 --num_clients=5", "a line of the flag file is '--seed=0 --num_clients=5', but must be --name=value alone"),
+    "flags with a shell's end of line": from_flags("--seed=0 \\\n--num_clients=5", "a line of the flag file is '--seed=0 ... must be --name=value alone"),
     "flag file unknown": from_flags("--bufer_size=5", "There is no flag 'bufer_size'"),
     "flag file bad value": from_flags("--num_clients=ten", "num_clients is 'ten', but must be a whole number"),
     "flag file no flag": from_flags("num_clients 5", "'num_clients 5' is not a flag"),

@@ -175,6 +175,12 @@ def test_an_argument_that_the_call_in_a_config_file_does_not_have_is_refused(tmp
     )
 
 
+def test_help_on_a_name_like_that_of_a_value_asks_for_the_value(tmp_path):
+    said = command(["help", "gama"], tmp_path)
+    assert said.status == 2
+    assert "No command, setting or flag is called 'gama'. Did you mean 'gamma'?" in said.text
+
+
 def test_help_shows_no_markup_of_docstrings():
     for setting in ("client_optimizer", "server_optimizer", "delay", "protocol", "model"):
         text = command_help.of(setting, "python run.py")

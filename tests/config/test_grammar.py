@@ -391,7 +391,7 @@ SEVERAL = "Write the whole value."
         (THROTTLED, "law", "gama", f" is 'gama', but there is no 'gama'; there is {EVERY}. Did you mean 'gamma'?"),
         (
             THROTTLED, "law", "gamma(",
-            " is 'gamma(', but must be a name, or a call such as constant(duration=1.0). "
+            " is 'gamma(', but must be a name, or a call such as gamma(mean=1.0). "
             "Python's parser says: '(' was never closed.",
         ),
     ],
@@ -550,11 +550,19 @@ def no_such(name, hint):
 
 
 QUOTES = "A text stands in quotes."
-PARSER = "must be a name, or a call such as constant(duration=1.0). Python's parser says:"
+SUCH_AS_NAME = "must be a name, or a call such as constant(duration=1.0)."
+PARSER = f"{SUCH_AS_NAME} Python's parser says:"
+SEVERAL = "Several values are tried by run.py sweep"
+SLASHES = "The path of a file stands in quotes, with / in the place of \\."
 
 
 SUCH_AS = "must be a call such as constant(duration=1.0)."
 OF_NETWORK = "compute, model_bytes, download_bandwidth, upload_bandwidth, upload_bytes, draw_each_trip"
+
+
+def with_first_example(error, text):
+    """The message, the grammar's first example in the place of one of the factory that the text begins with."""
+    return str(error).replace(DELAY.example(text), DELAY.example())
 
 
 def code(part):
@@ -578,9 +586,15 @@ def code(part):
         ("3", "must be a call, such as constant(duration=1.0)."),
         ("inf", "must be a call, such as constant(duration=1.0)."),
         ("None", "must be a call, such as constant(duration=1.0)."),
-        ("'gamma'", "must be a call, such as constant(duration=1.0)."),
+        ("'gamma'", "must be a call, such as constant(duration=1.0). Leave out the quotes around it."),
         ("[gamma]", "must be a call, such as constant(duration=1.0)."),
-        ("gamma, pareto", "must be a call, such as constant(duration=1.0)."),
+        ("gamma, pareto", f'must be a call, such as constant(duration=1.0). {SEVERAL} "delay=gamma,pareto".'),
+        ("async", no_such("async", QUOTES)),
+        ("jafl.delays.gamma(shape=2)", f"{SUCH_AS} Names stand without their module: gamma."),
+        ("gamma{shape=2}", f"{PARSER} invalid syntax."),
+        ("mine.py", f"{SUCH_AS} Of a file of your own, name the function, too: mine.py:NAME."),
+        (r"duration_trace('C:\Users\a.csv')", f"{SUCH_AS_NAME} {SLASHES}"),
+        (r"duration_trace(C:\a.csv)", f"{SUCH_AS_NAME} {SLASHES}"),
         ("lognormal", no_such("lognormal", "Did you mean 'log_normal'?")),
         ("Gamma(2)", no_such("Gamma", "Did you mean 'gamma'?")),
         ("fast", no_such("fast", QUOTES)),
@@ -641,7 +655,7 @@ def code(part):
 )  # fmt: skip
 def test_a_text_that_is_no_call_is_refused(text, reason):
     error = refused(DELAY.read, text)
-    assert str(error) == f"delay is {text!r}, but {reason}"
+    assert with_first_example(error, text) == f"delay is {text!r}, but {reason}"
     assert (error.setting, error.value) == ("delay", text)
 
 
@@ -655,7 +669,7 @@ def test_what_python_cannot_read_is_refused_with_what_its_parser_says(text):
         ast.parse(text, mode="eval")
     except (SyntaxError, ValueError) as says:
         said = says.msg if isinstance(says, SyntaxError) else says
-    assert str(error) == f"delay is {text!r}, but {PARSER} {said}."
+    assert with_first_example(error, text) == f"delay is {text!r}, but {PARSER} {said}."
 
 
 @pytest.mark.parametrize(
@@ -734,8 +748,9 @@ def test_a_setting_that_is_no_text_is_refused():
 
 
 def test_a_refusal_gives_an_example_of_this_grammar():
-    assert str(refused(DRAWN.read, "3")) == "drawn is '3', but must be a call, such as line(times=2)."
-    bare = Grammar("drawn", {"empty": empty, "label": label})
+    assert str(refused(DRAWN.read, "3")) == "drawn is '3', but must be a call, such as line(width=...)."
+    assert DRAWN.example("empty(3") == "empty"
+    bare = Grammar("drawn", {"empty": empty})
     assert str(refused(bare.read, "3")) == "drawn is '3', but must be a call, such as empty."
     for text, reason in (
         ("empty(1)", "empty has 0 arguments (none), not 1."),

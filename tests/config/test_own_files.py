@@ -26,6 +26,11 @@ def shared_half(share: float = 0.5):
     return jafl.rules.fedbuff(staleness.polynomial(share))
 
 
+@jafl.specification
+def no_rule():
+    return 3
+
+
 def slower(factor: float = 3.0):
     return jafl.delays.gamma(mean=factor)
 
@@ -192,6 +197,7 @@ def test_a_file_imports_what_lies_beside_it_and_no_other_folder_s(own):
         ("algorithm", "mine.py:shared_half(0.1, 0.2)", "has 1 arguments (share), not 2"),
         ("algorithm", "mine.py:shared_half(share='a')", "algorithm.share is 'a', but must be a number"),
         ("algorithm", "mine.py:number", "a factory of a rule"),
+        ("algorithm", "mine.py:no_rule", "a function with @jafl.specification that returns a jafl.Rule"),
         ("model", "mine.py:slower", "a factory of a jafl.Model"),
         (
             "dataset",

@@ -14,6 +14,7 @@ from jafl.config.values import Call, all_calls
 from jafl.data import Source
 from jafl.models import Model
 from jafl.models.low_rank import Adapted
+from jafl.records import Rule
 from jafl.specifications import Specification, specify
 
 ANY_EXAMPLES = ("softmax", "mlp")
@@ -42,7 +43,8 @@ def make_rule(settings: Settings, server_gradient: Specification | None = None) 
         supplied["server_gradient"] = server_gradient
     rule: Specification = grammar.make(settings.algorithm, **supplied)
     allowed = "a factory of a rule: a function with @jafl.specification that returns a jafl.Rule"
-    require(isinstance(rule, Specification), "algorithm", settings.algorithm, allowed)
+    fits = isinstance(rule, Specification) and isinstance(rule.build(), Rule)
+    require(fits, "algorithm", settings.algorithm, allowed)
     return protected(rule, settings)
 
 
