@@ -178,7 +178,10 @@ def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
 
 def shrink_to_one_entry(params: Params) -> Params:
     """A model like ``params``, of one entry an array."""
-    return jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), leaf.dtype), params)
+    held = (
+        jax.dtypes.canonicalize_dtype
+    )  # for float64 where there is none JAX would warn of ones that nobody asked for
+    return jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), held(leaf.dtype)), params)
 
 
 def _gathered(optimizer: Any, params: Params, steps: Iterable[int]) -> list[tuple[int, str, int]]:

@@ -50,21 +50,23 @@ def check_untraced(run: Run) -> None:
         require(not traced, name, "traced by JAX", "known outside of jax.jit, jax.vmap and jax.grad", remedy)
 
 
-def on_one_device(run: Run) -> Run:
-    """The run with arrays that lie on a mesh of devices on one of them: the engine places them itself.
+def with_arrays_of_here(run: Run) -> Run:
+    """The run with arrays that the engine could not take as they are on the host, from where it places them itself.
 
-    JAX traces an array of a mesh with the mesh's axes, and refuses it beside those that the engine makes.
+    These are arrays on a mesh of devices, which JAX traces with the mesh's axes and refuses beside those that the
+    engine makes, and arrays in float64 that were made while jax_enable_x64 was set, which it no longer is.
     """
     parts = ("client_work", "rule", "params", "key")
-    return run._replace(**{name: jax.tree.map(_on_one_device, getattr(run, name)) for name in parts})
+    return run._replace(**{name: jax.tree.map(_of_here, getattr(run, name)) for name in parts})
 
 
-def _on_one_device(leaf: Any) -> Any:
+def _of_here(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable:
         return leaf
-    if isinstance(leaf.sharding, jax.sharding.SingleDeviceSharding):
-        return leaf
-    return leaf.addressable_data(0) if leaf.is_fully_replicated else np.asarray(leaf)
+    if is_key(leaf):
+        return leaf.addressable_data(0)
+    fits = jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype
+    return leaf if fits and isinstance(leaf.sharding, jax.sharding.SingleDeviceSharding) else np.asarray(leaf)
 
 
 def check_params(params: Any) -> None:

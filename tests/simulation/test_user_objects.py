@@ -433,3 +433,13 @@ def test_arrays_of_a_mesh_train_as_others_do(parts, axes):
     jax.tree.map(np.testing.assert_array_equal, run(given).params, expected)
     (history,) = jafl.simulate_many([jafl.Run(**given)])
     jax.tree.map(np.testing.assert_allclose, history.params, expected)
+
+
+@pytest.mark.parametrize("make", [jnp.asarray, np.asarray], ids=["JAX", "NumPy"])
+def test_parameters_in_float64_train_in_float32_where_there_is_none(make, parts):
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: make(leaf, np.float64), parts["params"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = run(parts, params=wide)
+    jax.tree.map(np.testing.assert_array_equal, history.params, run(parts).params)
