@@ -84,7 +84,7 @@ def run(folder, machine, typed=None, pictures=False, **options):
 # Which rows
 
 
-def test_the_rows_are_those_of_the_issue():
+def test_the_rows_cross_models_rules_and_numbers_of_clients():
     names = [row.name for row in rows.selected({})]
     assert names == [
         *(
