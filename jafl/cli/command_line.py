@@ -50,7 +50,7 @@ def _train(asked: Given) -> int:
     from jafl.runs.hosts import connection
 
     text, hosts = asked.distributed, connection.hosts
-    address = hosts() if text == "auto" else Grammar("distributed", {"hosts": hosts}).make(text)
+    address = Grammar("distributed", {"auto": lambda: hosts(), "hosts": hosts}).make(text)
     return connection.run(address, functools.partial(_run_as_member, asked), with_errors_shown)
 
 

@@ -233,13 +233,15 @@ class Grammar(Reader):
             hint = did_you_mean(first, names, self.where(first))
             raise SettingError(f"{named}: {said} has {there}. {hint}".rstrip(), setting=named)
         if len(holders) > 1:
-            several = f"several calls with an argument {first!r}. Write the whole value."
-            raise SettingError(f"{named}: {said} has {several}", setting=named)
+            many = f"several calls with an argument {first!r}. Write the whole value."
+            raise SettingError(f"{named}: {said} has {many}", setting=named)
         if not dot:
             return holders[0], first
         inner = self._with_defaults(holders[0]).get(first)
         if not isinstance(inner, Call):
-            raise refusal(named, written(inner), "a call, of which an argument can be set")
+            outer = f"{self.setting}.{way}{first}"
+            value = written(inner) if calls_in(inner) else inner
+            raise refusal(outer, value, f"a call, of which {rest} can be set")
         holders[0].arguments[first] = inner
         return self._find(inner, rest, f"{way}{first}.")
 

@@ -215,7 +215,10 @@ class Reader:
         return name
 
     def _unknown(self, name: str, text: str) -> SettingError:
+        is_outermost = "." not in self.setting and text.strip().startswith(name)
         known = [*self.factories, *[DEFAULT] * self.has_default]
+        if self.inner and not is_outermost:
+            known = [*self.inner]
         hint = self.instead.get(name) or did_you_mean(name, [*known, *self.inner], "A text stands in quotes.")
         return self.wrong(text, f"there is no {name!r}; there is {', '.join(known)}", hint)
 

@@ -138,13 +138,16 @@ def without_unread(
       sweep, arms, overrides: as of ``jafl.sweeps.sweep.run_sweep``.
 
     Raises:
-      SettingError: for one of ``typed`` that no run reads, even if it has its default.
+      SettingError: for one of ``typed`` that no run reads, even if it has its default, or that the sweep lists.
     """
     values = grid.parse(sweep) if isinstance(sweep, str) and sweep else dict(sweep or {})
     compared = grid.algorithm_arms(settings) if arms is None else arms
     conditions = [grid.under(settings, compared, each, overrides) for each in grid.product(values)]
     paths = set(map(calls.argument_path, typed))
     swept = set(map(calls.argument_path, values))
+    for name in typed:
+        allowed = "left out where the sweep lists its values"
+        require(calls.argument_path(name) not in swept, name, settings.argument(name), allowed)
     left_out = []
     for each in unread(conditions, typed):
         path = calls.argument_path(each.setting)

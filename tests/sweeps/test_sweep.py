@@ -493,7 +493,7 @@ ONCE = "once_per_client(log_normal)"  # the default
     [
         (
             {"delay.law": "exponential", "delay.law.mean": 3, "delay.mean": 4},
-            "Write the whole value of delay.",
+            "write the whole value of delay.",
         ),
         (
             {"delay.sigma": 0.5, "delay.law": "gamma"},
@@ -526,7 +526,7 @@ def test_arguments_of_calls_that_leave_each_other_alone_are_both_kept():
 
 def test_conditions_whose_arguments_exclude_each_other_are_refused(tmp_path):
     for sweep in ("delay.mean=3;delay.law.mean=4", "delay.law.mean=4;delay.mean=3"):
-        with pytest.raises(SettingError, match="Write the whole value of delay"):
+        with pytest.raises(SettingError, match="write the whole value of delay"):
             quiet(SMALL, sweep, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
 
