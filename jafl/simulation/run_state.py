@@ -107,10 +107,11 @@ class RunState:
         run_seconds, compile_seconds = clock.seconds()
         return History(
             evaluations=self.evaluations,
-            # Copies: the next chunk is donated the memory in which they lie.
+            # Copies: the next chunk is donated the memory in which they lie. Reports are cut on the host: for each
+            # number of steps JAX would compile another program.
             params=jax.tree.map(np.array, group.models()[self.number]),
             trip_reports=reports_until(self.run.rule, self.schedule, done, trip_reports),
-            step_reports={name: np.array(rows[:done]) for name, rows in step_reports.items()},
+            step_reports={name: np.array(np.asarray(rows)[:done]) for name, rows in step_reports.items()},
             schedule=self.schedule,
             server_steps=done,
             num_slots=self.preparation.plan.num_slots,
@@ -356,7 +357,7 @@ def reports_until(
     The weights of a rule with memory count all steps in which an update is used: of a run that was stopped, its own.
     """
     trips = int(schedule.step_offsets[done])
-    reports_so_far = {name: np.array(rows[:trips]) for name, rows in reports.items()}
+    reports_so_far = {name: np.array(np.asarray(rows)[:trips]) for name, rows in reports.items()}
     built = as_specification(rule).build()
     # The columns were made for the whole schedule; of a run that ended before, fewer steps use an update.
     if 0 < done < schedule.num_steps and built.remembers and "weight" in reports_so_far:

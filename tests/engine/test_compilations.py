@@ -36,14 +36,16 @@ class Compilations:
 COMPILATIONS = Compilations()
 
 
-def experiment(source, *, seed=0, delay=None, learning_rate=0.1, momentum=0.9, exponent=0.5, proximal=0.01):
+def experiment(
+    source, *, seed=0, delay=None, steps=60, learning_rate=0.1, momentum=0.9, exponent=0.5, proximal=0.01
+):
     federation = jafl.federate(source, jafl.data.dirichlet(source.y, 40, alpha=0.3, seed=seed))
     schedule = jafl.asynchronous(
         num_clients=40,
         concurrency=15,
         buffer_size=5,
         delay=delay or jafl.delays.exponential(1.0),
-        server_steps=60,
+        server_steps=steps,
         seed=seed,
     )
     work = jafl.client_work(
@@ -65,6 +67,7 @@ CHANGES = {
     "staleness exponent": {"exponent": 2.0},
     "proximal and L2 terms": {"proximal": 0.02},
     "seed": {"seed": 7},
+    "server steps": {"steps": 61},
     "another law of delays": {"delay": jafl.delays.half_normal(30.0)},
     "nearly equal delays": {"delay": jafl.delays.uniform(0.9, 1.1)},
 }
