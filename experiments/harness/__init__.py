@@ -7,6 +7,7 @@
     contrasts     differences of trips to a target that join arms and conditions, where runs may never arrive
     claims        shapes that several experiments' claims share: comparisons of arms, changes between conditions
     search        the equal search for settings of every arm
+    search_results  what searches have found, kept for later commands
     checks        whether an experiment's file states what docs/protocol.md demands
     division      how its examples are divided, for the correction of its intervals
     discovery     the list of experiments

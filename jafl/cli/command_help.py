@@ -197,7 +197,7 @@ def of(name: str, program: str) -> str:
             *SHORT_NAMES,
             *COMMANDS,
             *FLAGS,
-            *(each for one in CALLS for each in grammar(one).factories),
+            *(each for one in CALLS for each in (*grammar(one).factories, *grammar(one).inner)),
         ]
         hint = did_you_mean(name, names, "See --help for the commands.")
         raise SettingError(f"No command, setting or flag is called {name!r}. {hint}")

@@ -231,6 +231,9 @@ def _readers(name: str) -> list[str]:
 
 def _unknown(name: str, command: Command) -> SettingError:
     """The error for a flag that a command does not read."""
+    if name in ("help", "helpshort", "helpfull", "version"):  # with a value, or in a flag file
+        text = f"--{name} stands on the command line, without a value. help NAME explains a setting."
+        return SettingError(text, setting=name)
     known = _known_name(f"--{name}")
     what = f"{command.name or 'training'} has no flag {name!r}"
     if known in COMMANDS:

@@ -349,10 +349,11 @@ class Reader:
     def example(self, text: str = "") -> str:
         """A call: of the factory that a text begins with, else of the first one that has arguments to show."""
         named = text.strip().partition("(")[0]
-        for name in [named] if named in self.factories else self.factories:
+        names = [named] if named in self.factories else [*self.factories]
+        for name in names:
             own = [each for each in self.parameters(name).values() if each.name not in self.supplied]
             needed = [f"{each.name}=..." for each in own if each.default is EMPTY]
             numbers = [each for each in own if type(each.default) in (int, float)]
             if shown := needed or [f"{each.name}={each.default!r}" for each in numbers[:1]]:
                 return f"{name}({', '.join(shown)})"
-        return named or next(iter(self.factories))
+        return names[0]

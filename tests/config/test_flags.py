@@ -175,10 +175,11 @@ def test_an_argument_that_the_call_in_a_config_file_does_not_have_is_refused(tmp
     )
 
 
-def test_help_on_a_name_like_that_of_a_value_asks_for_the_value(tmp_path):
-    said = command(["help", "gama"], tmp_path)
+@pytest.mark.parametrize(("name", "meant"), [("gama", "gamma"), ("polynomail", "polynomial")])
+def test_help_on_a_name_like_that_of_a_value_asks_for_the_value(name, meant, tmp_path):
+    said = command(["help", name], tmp_path)
     assert said.status == 2
-    assert "No command, setting or flag is called 'gama'. Did you mean 'gamma'?" in said.text
+    assert f"No command, setting or flag is called {name!r}. Did you mean {meant!r}?" in said.text
 
 
 def test_help_shows_no_markup_of_docstrings():
