@@ -136,7 +136,8 @@ def _illegal(message: str, command: Command) -> SettingError | None:
     words = f"one of {', '.join(least)}" if isinstance(least, tuple) else KINDS[kind]
     words = f"{words} of at least {least}" if isinstance(least, int) else words
     texts = split(found[2], ",") if declared(found[1]).allowed is None else []
-    return refusal(found[1], found[2], words, several(found[1], list(map(literal, texts))))
+    values = [literal(each) for each in texts if each.strip()]
+    return refusal(found[1], found[2], words, several(found[1], values))
 
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:

@@ -175,6 +175,11 @@ def test_an_argument_that_the_call_in_a_config_file_does_not_have_is_refused(tmp
     )
 
 
+def test_a_comma_behind_a_number_is_no_list_to_sweep(tmp_path):
+    said = command(["--num_clients=5,"], tmp_path)
+    assert said.text == "Error: num_clients is '5,', but must be a whole number.\n"
+
+
 @pytest.mark.parametrize(("name", "meant"), [("gama", "gamma"), ("polynomail", "polynomial")])
 def test_help_on_a_name_like_that_of_a_value_asks_for_the_value(name, meant, tmp_path):
     said = command(["help", name], tmp_path)
