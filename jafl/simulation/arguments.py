@@ -56,7 +56,7 @@ def with_arrays_of_here(run: Run) -> Run:
     These are arrays on a mesh of devices, which JAX traces with the mesh's axes and refuses beside those that the
     engine makes, and arrays in float64 that were made while jax_enable_x64 was set, which it no longer is.
     """
-    parts = ("client_work", "rule", "params", "key")
+    parts = ("client_work", "rule", "server_optimizer", "params", "key")
     return run._replace(**{name: jax.tree.map(_of_here, getattr(run, name)) for name in parts})
 
 

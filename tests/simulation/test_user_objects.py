@@ -426,9 +426,13 @@ def test_arrays_of_a_mesh_train_as_others_do(parts, axes):
         model, trained = jafl.models.softmax(10).freeze(params, "*/bias")
         return {"client_work": jafl.client_work(model, learning_rate=0.1), "params": trained}
 
-    params = with_model(parts, jafl.models.softmax(10))["params"]
-    plain = {**parts, **with_frozen_bias(params)}
-    given = {**parts, **with_frozen_bias(jax.tree.map(on_mesh, params)), "key": on_mesh(parts["key"])}
+    def server(rate):
+        return {"server_optimizer": jafl.specify(optax.sgd, rate)}
+
+    params, rate = with_model(parts, jafl.models.softmax(10))["params"], jnp.float32(0.5)
+    plain = {**parts, **with_frozen_bias(params), **server(rate)}
+    given = {**parts, **with_frozen_bias(jax.tree.map(on_mesh, params)), **server(on_mesh(rate))}
+    given["key"] = on_mesh(parts["key"])
     expected = run(plain).params
     jax.tree.map(np.testing.assert_array_equal, run(given).params, expected)
     (history,) = jafl.simulate_many([jafl.Run(**given)])
