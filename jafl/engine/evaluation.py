@@ -68,7 +68,7 @@ class Evaluator:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the examples, and of the model's frozen parameters: equal where the same is measured."""
+        """A digest of the examples and of the model's frozen parameters: equal where the same is measured."""
         return digest_of_held((self._model, self._batches))
 
     def start(self, params: Params) -> Mapping[str, tuple[Any, ...]]:

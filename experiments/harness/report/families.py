@@ -11,7 +11,7 @@ from experiments.harness.report import curves, report
 from experiments.harness.statistics import ALPHA
 
 Content = Mapping[str, Any]  # of a verdicts.json
-# Of measures, by their axis. Times are in the unit of the delays, whose mean is 1 where claims are about times.
+# Units of measures, by axis. Times are in the unit of the delays, whose mean is 1 where claims are about times.
 UNITS = {"client_trips": " trips", "server_step": " steps", "time": " mean durations"}
 
 
