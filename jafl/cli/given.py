@@ -18,7 +18,7 @@ from jafl.config.calls import SHORT_NAMES, argument_path, grammar, is_argument, 
 from jafl.config.grid import Override
 from jafl.config.layers import says
 from jafl.config.settings import KINDS, TYPES, Settings, config_content, is_setting, nearest
-from jafl.config.values import join_with_or, several, split
+from jafl.config.values import advise_sweep, join_with_or, split
 from jafl.runs.directory import reader
 
 
@@ -137,7 +137,7 @@ def _illegal(message: str, command: Command) -> SettingError | None:
     words = f"{words} of at least {least}" if isinstance(least, int) else words
     texts = split(found[2], ",") if declared(found[1]).allowed is None else []
     values = [literal(each) for each in texts if each.strip()]
-    return refusal(found[1], found[2], words, several(found[1], values))
+    return refusal(found[1], found[2], words, advise_sweep(found[1], values))
 
 
 def _set_word(command: Command, words: Sequence[str], values: flags.FlagValues) -> None:

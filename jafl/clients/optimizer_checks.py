@@ -178,9 +178,7 @@ def _goes_on_after(optimizer: Any, params: Params, steps: int) -> bool:
 
 def shrink_to_one_entry(params: Params) -> Params:
     """A model like ``params``, of one entry an array."""
-    held = (
-        jax.dtypes.canonicalize_dtype
-    )  # for float64 where there is none JAX would warn of ones that nobody asked for
+    held = jax.dtypes.canonicalize_dtype  # JAX would warn of ones in float64 where it has none
     return jax.tree.map(lambda leaf: jnp.ones((1,) * len(leaf.shape), held(leaf.dtype)), params)
 
 

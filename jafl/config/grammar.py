@@ -23,10 +23,10 @@ from jafl.config.values import (
     KINDS,
     SEQUENCES,
     Call,
+    advise_sweep,
     all_calls,
     calls_in,
     kinds_of,
-    several,
     with_calls,
     written,
 )
@@ -50,7 +50,9 @@ class Grammar(Reader):
         call = self.said(text)
         if not isinstance(call, Call):
             remedy = (
-                "Leave out the quotes around it." if isinstance(call, str) else several(self.setting, call)
+                "Leave out the quotes around it."
+                if isinstance(call, str)
+                else advise_sweep(self.setting, call)
             )
             raise refusal(self.setting, text, f"a call, such as {self.example()}", remedy)
         if call.name in self.inner:

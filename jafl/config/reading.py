@@ -19,6 +19,7 @@ from jafl.base.paths import in_home
 from jafl.config.values import (
     EMPTY,
     Call,
+    advise_sweep,
     as_float,
     calls_in,
     copied,
@@ -28,7 +29,6 @@ from jafl.config.values import (
     is_of,
     join_with_or,
     kinds_of,
-    several,
     written,
 )
 
@@ -343,7 +343,7 @@ class Reader:
             return None
         fits = not kinds or any(is_of(value, kind) for kind in kinds)
         said = written(value) if calls_in(value) else value
-        require(fits, self.named(argument), said, in_words(kinds), several(self.named(argument), value))
+        require(fits, self.named(argument), said, in_words(kinds), advise_sweep(self.named(argument), value))
         return as_float(value) if float in kinds and is_of(value, float) and int not in kinds else value
 
     def example(self, text: str = "") -> str:

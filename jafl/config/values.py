@@ -150,7 +150,7 @@ def in_words(kinds: Collection[Any]) -> str:
     return " or ".join(dict.fromkeys(KINDS.get(kind) or other[kind in SEQUENCES] for kind in kinds))
 
 
-def several(setting: str, value: Any) -> str:
+def advise_sweep(setting: str, value: Any) -> str:
     """What to do where several values stand in the place of one: a sentence; empty where they do not."""
     if not isinstance(value, (list, tuple)) or len(value) < 2:
         return ""

@@ -35,6 +35,7 @@ def digests(rule: Specification, schedule: EventSchedule, num_examples: Any) -> 
 
 
 def other_schedule() -> SettingError:
+    """The error for a schedule that is not the one that was accounted for."""
     return SettingError(
         "schedule is another one than was accounted: other clients take part in other steps, so the epsilon is "
         "another one. Run the schedule for which the rule was accounted, made with the same seed, or give "

@@ -50,17 +50,17 @@ def check_untraced(run: Run) -> None:
         require(not traced, name, "traced by JAX", "known outside of jax.jit, jax.vmap and jax.grad", remedy)
 
 
-def with_arrays_of_here(run: Run) -> Run:
+def with_arrays_on_host(run: Run) -> Run:
     """The run with arrays that the engine could not take as they are on the host, from where it places them itself.
 
     These are arrays on a mesh of devices, which JAX traces with the mesh's axes and refuses beside those that the
     engine makes, and arrays in float64 that were made while jax_enable_x64 was set, which it no longer is.
     """
     parts = ("client_work", "rule", "server_optimizer", "params", "key")
-    return run._replace(**{name: jax.tree.map(_of_here, getattr(run, name)) for name in parts})
+    return run._replace(**{name: jax.tree.map(_on_host, getattr(run, name)) for name in parts})
 
 
-def _of_here(leaf: Any) -> Any:
+def _on_host(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable:
         return leaf
     if is_key(leaf):

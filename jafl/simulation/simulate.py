@@ -13,7 +13,7 @@ from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.preparation import Preparation, prepare
 from jafl.engine.plan.run import Run
 from jafl.records import EventSchedule, ExecutionPlan, History, Params, Rule
-from jafl.simulation.arguments import as_checkpoints, check_options, check_run, with_arrays_of_here
+from jafl.simulation.arguments import as_checkpoints, check_options, check_run, with_arrays_on_host
 from jafl.simulation.checkpoints import Checkpoints, saved_plan
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
@@ -118,7 +118,7 @@ def simulate(
     check_callback("on_progress", on_progress, "server_step")
     check_callback("should_stop", should_stop)
     # Once: an iterator can be read only once, and evaluations are asked for in several places.
-    run = with_arrays_of_here(run._replace(evaluate_at=evaluation_steps(run)))
+    run = with_arrays_on_host(run._replace(evaluate_at=evaluation_steps(run)))
     own_checkpoints = as_checkpoints(checkpoints)
     callbacks = Callbacks(_without_number(on_evaluation), None, on_progress, should_stop)
     with in_foreground(callbacks, [schedule], progress) as callbacks, CompileTime() as compiling:

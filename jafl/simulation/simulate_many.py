@@ -11,7 +11,7 @@ from jafl.base.errors import check_callback, require
 from jafl.engine.plan.device_memory import Forecast
 from jafl.engine.plan.run import Run
 from jafl.records import History, Params
-from jafl.simulation.arguments import as_checkpoints, check_options, check_run, with_arrays_of_here
+from jafl.simulation.arguments import as_checkpoints, check_options, check_run, with_arrays_on_host
 from jafl.simulation.checkpoints import Checkpoints
 from jafl.simulation.compile_time import CompileTime
 from jafl.simulation.divergence import DivergenceError
@@ -127,4 +127,4 @@ def _checked(runs: Any) -> list[Run]:
     require(len(listed) > 0, "the number of runs", 0, "at least 1")
     for number, run in enumerate(listed):
         check_run(run, f"run {number}")
-    return [with_arrays_of_here(run._replace(evaluate_at=evaluation_steps(run))) for run in listed]
+    return [with_arrays_on_host(run._replace(evaluate_at=evaluation_steps(run))) for run in listed]

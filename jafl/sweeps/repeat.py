@@ -8,6 +8,9 @@ from typing import Any
 from jafl.base.display import printable
 from jafl.runs.directory.reader import PastRun
 
+# Flags that say where results go, and what becomes of those that are there.
+WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite",)
+
 
 def commands(path: pathlib.Path, lists: Mapping[str, Any], runs: Sequence[PastRun]) -> list[str]:
     """What makes the runs again: the command of the sweep or comparison, else those of all runs, each once.
@@ -28,10 +31,6 @@ def commands(path: pathlib.Path, lists: Mapping[str, Any], runs: Sequence[PastRu
         " ".join(map(_quoted, [*command, f"--output_dir={place}"]))
         for command, place in zip(different, places, strict=True)
     ] or ["(started from Python)"]
-
-
-# Flags that say where results go, and what becomes of those that are there.
-WITH_A_VALUE, WITHOUT = ("output_dir",), ("overwrite",)
 
 
 def command_of_one(run: PastRun) -> str:

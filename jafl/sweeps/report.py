@@ -162,7 +162,7 @@ def _table_note(rows: Sequence[Mapping[str, Any]], targets: Sequence[float]) -> 
     target = f"test accuracy {' or '.join(map(str, targets))}, the target"
     costs = f"Trips, steps and simulated time are those to {target}. "
     means = "Means over seeds ± one standard error; seconds are wall-clock, summed over seeds."
-    return costs * tables.has_target(tables.measured(rows)) + means
+    return costs * tables.has_target(tables.result_heading(rows)) + means
 
 
 def _maps(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -177,7 +177,7 @@ def text_table(table: Sequence[Mapping[str, Any]], baseline: str | None = None) 
     """The rows of ``rows`` as cells of text, the heading first."""
     names = in_columns([row["condition"] for row in table])
     thrown = any(row["trips_thrown_away"] for row in table)
-    column = tables.measured(table)
+    column = tables.result_heading(table)
     compared = any(to["speed_up"] is not None for row in table for to in _targets(row, column))
     arm = "algorithm" if all(row["label"] == row["algorithm"] for row in table) else "arm"
     head = [*(["settings"] if names is None else names), arm, "seeds", column]
@@ -208,7 +208,7 @@ def _text_row(
     counts = {"not finished": missing, **tables.troubles(row), "void rounds": row.get("void_steps", 0)}
     notes = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     cells += [row["label"], str(row["seeds"]) + (f" ({notes})" if notes else "")]
-    cells.append(tables.final(row, column))
+    cells.append(tables.result_cell(row, column))
     for to_target in _targets(row, column):
         cells += [_reached(to_target, key) for key in tables.TO_TARGET]
         if compared:

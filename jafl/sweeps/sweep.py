@@ -36,7 +36,7 @@ from jafl.simulation import checkpoints
 from jafl.sweeps import parts, seed_means
 from jafl.sweeps.figures import draw_sweep
 from jafl.sweeps.grid_runs import ConditionArms, Request, SweepRuns, directories, requests_in
-from jafl.sweeps.sweep_file import refuse_another, refuse_inputs_of_runs, united, write_sweep
+from jafl.sweeps.sweep_file import refuse_another, refuse_inputs_of_runs, unite, write_sweep
 from jafl.sweeps.workers import run_pending
 
 SECONDS_TO_WRITE = 600.0  # that a process waits while another makes the tables and pictures
@@ -174,7 +174,7 @@ def _begin(
             _check(conditions)
             requests.append(request)
         if is_more or before.get("target_accuracy") != settings.target_accuracy:
-            write_sweep(root, *united(before, settings, content), requests, command)
+            write_sweep(root, *unite(before, settings, content), requests, command)
         return requests
 
 
@@ -323,7 +323,7 @@ def _table(rows: list[dict[str, Any]], baseline: str, target_accuracy: float) ->
     """The table as lines of text."""
     if not rows:
         return []
-    to_target = tables.has_target(tables.measured(rows))
+    to_target = tables.has_target(tables.result_heading(rows))
     note = f"trips, steps and simulated time to accuracy {target_accuracy:g}; " * to_target
     note += "mean over seeds ± standard error"
     return ["", *tables.aligned(seed_means.text_table(rows, baseline)), note, ""]

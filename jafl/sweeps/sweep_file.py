@@ -33,7 +33,7 @@ def write_sweep(
     directory.write_sweep(dataclasses.asdict(settings), {**content, "listed": listed}, command)
 
 
-def united(
+def unite(
     before: Mapping[str, Any], settings: Settings, content: Mapping[str, Any]
 ) -> tuple[Settings, dict[str, Any]]:
     """``settings`` and ``content``, and in them also what ``sweep.json`` listed ``before``."""

@@ -299,7 +299,7 @@ def test_what_a_file_names_is_looked_up_in_the_results_of_now(known, monkeypatch
     trained, old = explanation("the rates", "worse", -0.01), explanation("the reading: other", "better", 1.0)
     results = {**content([primary, *others]), "why_it_differs": [trained, old]}
     elsewhere = content([{**row("c as d", "undecided"), "primary": False}], experiment="other")
-    (found, same) = reasons.with_named([results, elsewhere])
+    (found, same) = reasons.add_explanations([results, elsewhere])
     table = [(each["why"], each["verdict"]) for each in found["why_it_differs"]]
     named = [("the trips", "better"), ("the joint", "better"), ("the reading: other", "undecided")]
     assert table == [("the rates", "worse"), *named], "of one claim not under other conditions, nothing old"
@@ -312,7 +312,7 @@ def test_what_a_file_names_is_looked_up_in_the_results_of_now(known, monkeypatch
         {"standing": EXPLORATORY},
         {"replication": 1},
     ):
-        assert reasons.with_named([{**results, **changed}]) == [{**results, **changed}]
+        assert reasons.add_explanations([{**results, **changed}]) == [{**results, **changed}]
 
 
 def test_shares_that_are_not_there_are_those_at_the_horizon(known):

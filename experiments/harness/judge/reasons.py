@@ -16,12 +16,14 @@ Row = Mapping[str, Any]  # of ``verdicts.judge``
 SHOWN = ("claim", "condition", "difference", "low", "high", "margin", "verdict", "expected")
 
 
-def needs_one(row: Row) -> bool:
+def needs_explanation(row: Row) -> bool:
     """Whether a primary claim's verdict is another than the expected one, and has to be explained."""
     return row["verdict"] not in (row["expected"], UNDECIDED)
 
 
-def named(analysis: Analysis, rows: Sequence[Row], elsewhere: Callable[[str], Sequence[Row]]) -> list[Row]:
+def explanations(
+    analysis: Analysis, rows: Sequence[Row], elsewhere: Callable[[str], Sequence[Row]]
+) -> list[Row]:
     """Rows of the table on what the file names: "why", what is chosen otherwise, and ``SHOWN``.
 
     Args:
@@ -38,17 +40,17 @@ def named(analysis: Analysis, rows: Sequence[Row], elsewhere: Callable[[str], Se
         sentence = claim if isinstance(claim, str) else claim.sentence
         found = [row for row in known if row["claim"] == sentence]
         here = [row for row in found if row["condition"] == condition] if own else []
-        table += [{"why": _told(why, claim), **{name: row[name] for name in SHOWN}} for row in here or found]
+        table += [{"why": _label(why, claim), **{name: row[name] for name in SHOWN}} for row in here or found]
     return table
 
 
-def turning(rows: Sequence[Row], table: Sequence[Row]) -> list[str]:
+def turning_choices(rows: Sequence[Row], table: Sequence[Row]) -> list[str]:
     """What of the table turns the primary claim's verdict: with it the claim comes out as expected."""
     (expected,) = (row["expected"] for row in rows if row["primary"])
     return [row["why"] for row in table if row["verdict"] == expected]
 
 
-def with_named(contents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def add_explanations(contents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The results with what the files name by now in their tables, and what it turns in the primary claims' rows.
 
     What was run to explain a verdict (``experiments.harness.run.explanations``) stays as it was found.
@@ -61,19 +63,19 @@ def with_named(contents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for content in contents
         if content["scale"] == "desk" and _is_first(content)
     }
-    return [_with_named(content, lambda name: by_name.get(name, [])) for content in contents]
+    return [_add_explanation(content, lambda name: by_name.get(name, [])) for content in contents]
 
 
-def _with_named(content: Mapping[str, Any], elsewhere: Callable[[str], Sequence[Row]]) -> dict[str, Any]:
+def _add_explanation(content: Mapping[str, Any], elsewhere: Callable[[str], Sequence[Row]]) -> dict[str, Any]:
     rows = content["verdicts"]
-    if not _is_first(content) or not any(row["primary"] and needs_one(row) for row in rows):
+    if not _is_first(content) or not any(row["primary"] and needs_explanation(row) for row in rows):
         return {**content}
     scale = discovery.load(content["experiment"]).scales[content["scale"]]
     analysis = scale.analysis or Analysis()
-    told = [_told(why, claim) for why, claim in analysis.why.items()]
+    told = [_label(why, claim) for why, claim in analysis.why.items()]
     table = [row for row in content.get("why_it_differs", ()) if row["why"] not in told]
-    table += named(analysis, rows, elsewhere)
-    depends = turning(rows, table)
+    table += explanations(analysis, rows, elsewhere)
+    depends = turning_choices(rows, table)
     verdicts = [{**row, "depends_on": depends} if row["primary"] else row for row in rows]
     return {**content, "verdicts": verdicts, "why_it_differs": table}
 
@@ -83,5 +85,5 @@ def _is_first(content: Mapping[str, Any]) -> bool:
     return not content.get("replication") and content["standing"] == UNDER
 
 
-def _told(why: str, claim: str | ClaimElsewhere) -> str:
+def _label(why: str, claim: str | ClaimElsewhere) -> str:
     return f"{why}: {claim.experiment}" if isinstance(claim, ClaimElsewhere) else why

@@ -106,8 +106,8 @@ def _is_kept(content: Content) -> bool:
 def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
     """What was taken over, each claim with what replications say of it (``replication.with_repetitions``).
 
-    Primary claims have what may turn their verdicts (``reasons.with_named``). Results of an earlier version of the
-    protocol are exploratory.
+    Primary claims have what may turn their verdicts (``reasons.add_explanations``). Results of an earlier version of
+    the protocol are exploratory.
 
     Raises SettingError for results of a later version.
     """
@@ -124,7 +124,7 @@ def contents(pages: pathlib.Path = PAGES) -> list[dict[str, Any]]:
         else:
             _check_version(path, content)
         results.append(content)
-    return reasons.with_named(replication.with_repetitions(results))
+    return reasons.add_explanations(replication.with_repetitions(results))
 
 
 def _check_version(path: pathlib.Path, content: Content) -> None:

@@ -58,7 +58,7 @@ def explained(
       interrupted.
     """
     primary = [row for row in rows if row.get("primary")]
-    if not primary or not reasons.needs_one(primary[0]):
+    if not primary or not reasons.needs_explanation(primary[0]):
         return []
     (row,) = primary
     assert scale.analysis is not None
@@ -77,8 +77,8 @@ def explained(
             )
             (found,) = verdicts.judge([own], scale_name, together, **judged)
             table.append({"why": why, **{name: found[name] for name in SHOWN}})
-    table += reasons.named(scale.analysis, rows, _verdicts_of)
-    row["depends_on"] = reasons.turning(rows, table)
+    table += reasons.explanations(scale.analysis, rows, _verdicts_of)
+    row["depends_on"] = reasons.turning_choices(rows, table)
     return table
 
 

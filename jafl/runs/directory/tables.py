@@ -104,7 +104,7 @@ def text(table: Sequence[Mapping[str, Any]], target_accuracy: float) -> list[str
     if not table:
         return []
     several, thrown = table[0]["seeds"] > 1, any(row["trips_thrown_away"] for row in table)
-    column = measured(table)
+    column = result_heading(table)
     targets = has_target(column)
     head = ["algorithm", column, *["trips", "steps", "time"] * targets, "mean staleness"]
     head += [*["thrown away"] * thrown, "seconds"]
@@ -121,7 +121,7 @@ def _text_row(row: Mapping[str, Any], column: str, thrown: bool) -> list[str]:
     """A row as cells of text; ``thrown``: with the trips that were thrown away."""
     cells = [
         name(row),
-        final(row, column),
+        result_cell(row, column),
         *[cost(row, key) for key in TO_TARGET] * has_target(column),
         f"{row['mean_staleness']:.1f}",
         *[count(row["trips_thrown_away"])] * thrown,
@@ -130,7 +130,7 @@ def _text_row(row: Mapping[str, Any], column: str, thrown: bool) -> list[str]:
     return [*cells, *filter(None, [trouble(row)])]
 
 
-def measured(table: Sequence[Mapping[str, Any]]) -> str:
+def result_heading(table: Sequence[Mapping[str, Any]]) -> str:
     """The heading of what the runs have come to: of runs without an accuracy, as of regression, the loss."""
     accuracy = any(row["final_test_accuracy"] is not None for row in table)
     return (
@@ -139,12 +139,12 @@ def measured(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def has_target(column: str) -> bool:
-    """Whether there is a target of what stands under a heading of ``measured``."""
+    """Whether there is a target of what stands under a heading of ``result_heading``."""
     return column == "test accuracy"
 
 
-def final(row: Mapping[str, Any], column: str) -> str:
-    """What stands in a row under a heading of ``measured``: a mean with its standard error."""
+def result_cell(row: Mapping[str, Any], column: str) -> str:
+    """What stands in a row under a heading of ``result_heading``: a mean with its standard error."""
     if column == "test accuracy":
         return with_error(row["final_test_accuracy"], row["standard_error"])
     return with_error(row["final_test_loss"], row["final_test_loss_standard_error"], DIGITS["test_loss"])
