@@ -16,6 +16,9 @@ class CompileTime:
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []  # none overlaps another; in order of time
+        self._seconds = (
+            0.0  # of all spans: there are thousands after many runs, and each part of a run asks for it
+        )
         self._open = False
 
     def __enter__(self) -> "CompileTime":
@@ -33,7 +36,7 @@ class CompileTime:
     @property
     def seconds(self) -> float:
         """Wall-clock, so far."""
-        return sum(end - start for start, end in self._spans)
+        return self._seconds
 
     def _add(self, event: str, start_time: float, end_time: float, **kwargs: Any) -> None:
         """A span, which JAX tells when it ends: later than all that lie within it."""
@@ -44,8 +47,11 @@ class CompileTime:
         # Spans within this one have ended before it: they are replaced, so that no second counts twice.
         while self._spans and self._spans[-1][1] > start:
             before, after = self._spans.pop()
+            self._seconds -= after - before
             if before > end:  # of another thread
                 later.append((before, after))
             else:
                 start, end = min(start, before), max(end, after)
-        self._spans += [(start, end), *reversed(later)]
+        added = [(start, end), *reversed(later)]
+        self._spans += added
+        self._seconds += sum(after - before for before, after in added)

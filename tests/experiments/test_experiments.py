@@ -52,7 +52,7 @@ def with_one_search(size):
 
 
 # Of private runs it takes seconds to find the noise.
-PRIVATE = {"fedbuff_fig4", "fedbuff_fig4_table1", "fedbuff_fig8", "fedbuff_table3"}
+PRIVATE = {"fedbuff_fig4", "fedbuff_fig4_fig9", "fedbuff_fig8", "fedbuff_table3"}
 
 
 @pytest.mark.few_by_default(2)
