@@ -811,6 +811,13 @@ def test_a_twin_is_one_arm_twice_with_grids_half_a_step_and_random_points_half_a
         assert shares == pytest.approx(0.5, abs=0.01) and {steps, moved_steps} == {1, 2}
     coarse = control.twin(EXPERIMENT, 0, coarse=True).scales["desk"].search
     assert (coarse.factor, coarse.fine) == (3.3, None)
+    grids = [
+        [[trial[RATE] for trial in next(search.climb(coarse, label, number))] for number in (0, 1)]
+        for label in scale.arms
+    ]
+    assert all(one == other for one, other in grids), "all searches of an arm try the same rates"
+    steps = math.log(grids[1][0][0] / grids[0][0][0]) / math.log(3.3)
+    assert abs(steps) == pytest.approx(0.5, abs=0.01)
 
 
 def test_the_control_takes_a_claim_on_an_arm_that_is_searched_for_with_its_own_space():

@@ -105,6 +105,13 @@ class Search:
     per_condition: bool = True
 
 
+class OneGrid(Search):
+    """A search as the protocol must not be, for the control: all of its searches try the same coarse values.
+
+    What the grid misses is then no variance between searches, but an advantage of one arm over another.
+    """
+
+
 def server_rates(rates: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """{label: its server's learning rate} in the form of ``Scale.tuned``."""
     return {label: {"server_learning_rate": rate} for label, rate in rates.items()}

@@ -23,6 +23,7 @@ import numpy as np
 
 from experiments.harness.declare.declarations import (
     LogUniform,
+    OneGrid,
     Rate,
     Scale,
     Search,
@@ -92,8 +93,9 @@ def climb(search: Search, label: str, number: int) -> Generator[list[Trial], lis
     if not rates:
         scores = yield bases
         return Found(bases[int(np.argmax(scores))], failed=max(scores) == FAILED)
+    shifts = {name: 0.5 if isinstance(search, OneGrid) else rng.random() for name in rates}
     points = {
-        name: coarse_points(rate, search.factor, (rng.random() + offset) % 1) for name, rate in rates.items()
+        name: coarse_points(rate, search.factor, (shifts[name] + offset) % 1) for name, rate in rates.items()
     }
     here: Trial = {name: values[len(values) // 2] for name, values in points.items()}
     known: dict[str, float] = {}

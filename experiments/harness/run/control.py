@@ -7,8 +7,8 @@ more under another name, whose grids are shifted by half a step, and its random 
 are searched for, run and judged as at desk size, again and again with other seeds, random points and shifts. At most
 5 % of the verdicts may be "better" or "worse": those would come from the pipeline. The same numbers are also judged
 as they must not be, to show that the control can fail: with seeds as the units, so that the variance of the search
-is left out, and with intervals cut to 0.7 of theirs. A third way needs runs of its own, ``--coarse``: grids of factor
-3.3, and the best trial wins.
+is left out, and with intervals cut to 0.7 of theirs. A third way needs runs of its own, ``--coarse``: a grid of
+factor 3.3 that all searches of an arm share, and the best trial wins.
 
 Runs lie in runs/control/NAME, and what came out in runs/control/control.json, or below the folder of --output_dir;
 ``python -m experiments.harness.report.pages`` takes it over from runs/control, and that of coarse grids from
@@ -31,6 +31,7 @@ from experiments.harness.declare.declarations import (
     UNDECIDED,
     WORSE,
     Claim,
+    OneGrid,
     PaperExperiment,
 )
 from experiments.harness.declare.protocol import VERSION, claims_at
@@ -62,7 +63,7 @@ def twin(experiment: PaperExperiment, repetition: int, *, coarse: bool = False) 
     Args:
       experiment: as its file declares it.
       repetition: from 0; each has seeds, random points and shifts of its own.
-      coarse: whether grids have a factor of 3.3 and the best trial wins.
+      coarse: whether grids have a factor of 3.3, at one place for all searches, and the best trial wins.
 
     Raises:
       SettingError: for an experiment that trains nothing, or searches for nothing.
@@ -83,7 +84,8 @@ def twin(experiment: PaperExperiment, repetition: int, *, coarse: bool = False) 
     search = scale.search
     own = search.spaces.get(claim.better, search.space)
     if coarse:
-        search = dataclasses.replace(search, factor=COARSE, fine=None)
+        fields = {field.name: getattr(search, field.name) for field in dataclasses.fields(search)}
+        search = OneGrid(**{**fields, "factor": COARSE, "fine": None})
     search = dataclasses.replace(
         search,
         space=own,
