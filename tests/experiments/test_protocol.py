@@ -1019,8 +1019,11 @@ def test_controls_stand_on_the_page_of_results(tmp_path, monkeypatch):
     )
     assert "| as the protocol has it | 5 | 1 (20.0 %) | 2 | 2 |" in text
     assert "| without the variance of the search | 5 | 2 (40.0 %) | 2 | 1 |" in text
-    assert "| with grids of a factor of 3.3, whose best trial wins | 1 | 0 (0.0 %) | 1 | 0 | - |" in text
-    assert "intervals are 3.0 times as long (the median of 1 experiments)" in text
+    assert (
+        "| with one grid of a factor of 3.3 for all searches, whose best trial wins | 1 | 0 (0.0 %) | 1 |"
+        in text
+    )
+    assert "Better or worse, by experiment: one 0 of 1." in text
     assert re.search(r"\| with one search for all seeds \| - \| - \| - \| - \| \d+\.\d % \|", text)
     assert "| one | 3 | 0 (0.0 %) | 2 | 1 |" in text and "| other | 2 | 1 (50.0 %) | 0 | 1 |" in text
     (tmp_path / "control-coarse.json").unlink()

@@ -14,10 +14,11 @@ would hold 20 %. All else is as in ace_fig2, with a search of its own, because r
 not suit this one. The claims are the paper's sentences on figure 2. As it does not make them of this world, all count
 as our own.
 
-Desk size: ace_fig2's, on the same splits: five searches over the same ranges, results of twenty seeds.
+Desk size: ace_fig2's arms, on the same splits: five searches over the same ranges, results of twenty seeds.
 
 What changed: an earlier ace_fig2 ran both worlds, with one rate for both. Protocol version 1 searched on a coarser
-grid; all seeds are new. Results of version 1 are of 5,000 MNIST digits, in the place of Fashion-MNIST.
+grid; all seeds are new. Results of version 1 are of 5,000 MNIST digits, in the place of Fashion-MNIST. FedBuff with
+momentum came last.
 """
 
 from experiments.harness import PaperExperiment, Published
