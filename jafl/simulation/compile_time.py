@@ -16,9 +16,8 @@ class CompileTime:
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []  # none overlaps another; in order of time
-        self._seconds = (
-            0.0  # of all spans: there are thousands after many runs, and each part of a run asks for it
-        )
+        # Of all spans: there are thousands after many runs, and each part of a run asks for their sum.
+        self._seconds = 0.0
         self._open = False
 
     def __enter__(self) -> "CompileTime":

@@ -43,8 +43,7 @@ of server steps. There are five searches for each arm. The results have twenty s
 What changed: an earlier version had 20 clients and the same buffer of 10, so that FedBuff's updates were 0.3 steps
 old (here 1.8, as in the paper's schedule). Protocol version 1 searched on a coarser grid; all seeds are new. Arms
 with table a.4's rates as they stand, ten times too large for ACE with softmax, gave way to the ratio of these rates.
-The data were 5,000 MNIST digits, 45 for each client, until Fashion-MNIST took their place. FedBuff with momentum came
-last.
+The data were 5,000 MNIST digits, 45 for each client, until Fashion-MNIST came. FedBuff with momentum is new.
 """
 
 import math
@@ -70,8 +69,7 @@ from experiments.harness import (
 
 ACE, ACED, CA2FL, FEDBUFF = "ACE", "ACED", "CA2FL", "FedBuff"
 ADAPTIVE, VANILLA, SEQUENTIAL = "delay-adaptive", "vanilla", "vanilla, one at a time"
-FEDBUFF_ALL = "FedBuff, all under way"
-FEDBUFF_MOMENTUM = "FedBuff, momentum 0.9"  # of the server
+FEDBUFF_ALL, FEDBUFF_MOMENTUM = "FedBuff, all under way", "FedBuff, momentum 0.9"  # the server's momentum
 MORE = ", as many trips"
 
 # Each rule as the paper has it. Algorithm a.2 has no staleness weight.
@@ -154,7 +152,11 @@ HARDEST = {"partition.alpha": 0.1, "delay": SLOW_FIFTH[30]}
 # Factors c of eta = c sqrt(n / T) between which a search begins. Softmax needs smaller ones than appendix F.4's.
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.02, 1.95  # six coarse values
 ONE_TRIP = 0.25  # of these factors, for rules that step at each trip, with all clients under way
-WITH_MOMENTUM = 0.1  # of these factors, because momentum makes steps up to ten times as long
+SHARES = {
+    CA2FL: 1.0,
+    FEDBUFF: 1.0,
+    FEDBUFF_MOMENTUM: 0.1,
+}  # of the others; momentum makes steps ten times as long
 
 
 def factor_range(steps: int, share: float = 1.0, clients: int = CLIENTS) -> Rate:
@@ -165,8 +167,7 @@ def factor_range(steps: int, share: float = 1.0, clients: int = CLIENTS) -> Rate
 
 def desk_rates(rule: str, steps: int) -> Rate:
     """The rates that are tried for a rule with softmax, in a run of so many server steps."""
-    share = {CA2FL: 1.0, FEDBUFF: 1.0, FEDBUFF_MOMENTUM: WITH_MOMENTUM}
-    return factor_range(steps, share.get(rule, ONE_TRIP))
+    return factor_range(steps, SHARES.get(rule, ONE_TRIP))
 
 
 def _arm_rates(label: str) -> Rate:

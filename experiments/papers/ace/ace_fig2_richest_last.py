@@ -18,7 +18,7 @@ Desk size: ace_fig2's arms, on the same splits: five searches over the same rang
 
 What changed: an earlier ace_fig2 ran both worlds, with one rate for both. Protocol version 1 searched on a coarser
 grid; all seeds are new. Results of version 1 are of 5,000 MNIST digits, in the place of Fashion-MNIST. FedBuff with
-momentum came last.
+momentum is new.
 """
 
 from experiments.harness import PaperExperiment, Published

@@ -29,7 +29,7 @@ local step, T = 500. Rates c sqrt(n / T), with c at first from 0.02 to 1.95 for 
 FedBuff with server momentum 0.9, a baseline that the paper leaves out. Five searches for each arm and panel; results
 of twenty seeds.
 
-What changed: FedBuff with momentum came last.
+What changed: FedBuff with momentum is new.
 """
 
 from typing import Any

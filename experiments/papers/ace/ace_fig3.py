@@ -28,7 +28,7 @@ leaves both out. Five searches for each arm's rate, with c at first from 0.02 to
 server steps. One rate is found for all conditions: nobody knows beforehand who will leave. Results of twenty seeds.
 
 What changed: an earlier version had 20 clients, 2,000 steps and tau_algo in multiples of N. Now N, T and tau_algo are
-the paper's. Protocol version 1 searched on a coarser grid; all seeds are new. FedBuff's two arms came last.
+the paper's. Protocol version 1 searched on a coarser grid; all seeds are new. FedBuff's two arms are new.
 """
 
 import pathlib

@@ -26,8 +26,8 @@ for the others, as in ace_fig2; results of twenty seeds.
 What changed: an earlier version had 20 clients, all under way, ran both of ace_section5's worlds, and judged whether
 ACE is above FedBuff in the hardest field, which figure 2 judges. Now the primary claim is about what the heat maps
 alone show, the loss from the mildest field to the hardest. Protocol version 1 searched on a coarser grid; all seeds
-are new. Results of version 1 are of 5,000 MNIST digits, in the place of Fashion-MNIST. FedBuff with momentum came
-last.
+are new. Results of version 1 are of 5,000 MNIST digits, in the place of Fashion-MNIST. FedBuff with momentum
+is new.
 """
 
 import pathlib

@@ -32,7 +32,7 @@ searches were among the lowest of appendix F.4's. Results of twenty seeds, which
 once.
 
 What changed: an earlier version had a rate for each skew, out of appendix F.4's, whose smallest was the best for
-several arms. Protocol version 1 searched on a coarser grid; all seeds are new. FedBuff with momentum came last.
+several arms. Protocol version 1 searched on a coarser grid; all seeds are new. FedBuff with momentum is new.
 """
 
 from collections.abc import Mapping

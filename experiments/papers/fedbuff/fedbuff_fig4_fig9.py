@@ -128,19 +128,15 @@ EXPERIMENT = PaperExperiment(
             measure=at_the_end,
             own=True,
         ),
-        Claim(
-            sentence="privacy costs FedBuff accuracy",
-            better=FEDBUFF,
-            worse=FEDBUFF + PRIVATE,
-            measure=at_the_end,
-            own=True,
-        ),
-        Claim(
-            sentence="privacy costs FedAvgM accuracy",
-            better=FEDAVGM,
-            worse=FEDAVGM + PRIVATE,
-            measure=at_the_end,
-            own=True,
+        *(
+            Claim(
+                sentence=f"privacy costs {label} accuracy",
+                better=label,
+                worse=label + PRIVATE,
+                measure=at_the_end,
+                own=True,
+            )
+            for label in RULES
         ),
     ],
 )

@@ -21,7 +21,7 @@ momentum 0 or .9. FedAsync, which has no momentum, gets twice as many server's r
 clients' rate is at first from .8 to 12.5, because earlier searches found larger ones for it. Results of 20 seeds.
 FedAvgM's numbers differ between laws only where its searches end at different rates.
 
-What changed: FedBuff with a constant weight came last.
+What changed: FedBuff with a constant weight is new.
 """
 
 import pathlib
