@@ -152,11 +152,8 @@ HARDEST = {"partition.alpha": 0.1, "delay": SLOW_FIFTH[30]}
 # Factors c of eta = c sqrt(n / T) between which a search begins. Softmax needs smaller ones than appendix F.4's.
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.02, 1.95  # six coarse values
 ONE_TRIP = 0.25  # of these factors, for rules that step at each trip, with all clients under way
-SHARES = {
-    CA2FL: 1.0,
-    FEDBUFF: 1.0,
-    FEDBUFF_MOMENTUM: 0.1,
-}  # of the others; momentum makes steps ten times as long
+# Those of other rules; with momentum steps are up to ten times as long.
+SHARES = {CA2FL: 1.0, FEDBUFF: 1.0, FEDBUFF_MOMENTUM: 0.1}
 
 
 def factor_range(steps: int, share: float = 1.0, clients: int = CLIENTS) -> Rate:
